@@ -1,0 +1,1 @@
+"""Constraints: from regex and schema to token masks."""

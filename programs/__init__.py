@@ -1,0 +1,1 @@
+"""The DSL, the compiler to a state graph, and the executor."""

@@ -1,0 +1,1 @@
+"""The state machine that runs a StateGraph on a backend."""

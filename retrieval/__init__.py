@@ -1,0 +1,1 @@
+"""Queries to passages: Elasticsearch and the embedded index."""

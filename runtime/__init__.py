@@ -1,0 +1,1 @@
+"""The engine room: where tokens and KV live."""

@@ -1,0 +1,1 @@
+"""The engine: pages, prefix tree, scheduler and sampling over one decoder."""

@@ -1,0 +1,1 @@
+"""Models: weights and tokenizers from disk, and the decoder that runs a batch."""

@@ -1,0 +1,1 @@
+"""HTTP, CLI, journal, trace proxy and viewer."""

@@ -1,0 +1,1 @@
+"""phloem: a stateful runtime for structured language-model programs."""
