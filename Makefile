@@ -1,0 +1,59 @@
+# Every command of the project; `make help` lists them. Needs Python 3.11 or newer with pip, and
+# network access to a package index for the first run. Nothing is written outside this folder and
+# the cache folder (PHLOEM_CACHE_DIR, or ~/.cache/phloem).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= $(firstword $(shell command -v python3.11 python3))
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+help:  ## list the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+# Made last, so an installation that was interrupted is done again.
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "==> Installing phloem and its tools into $(VENV) (the first time takes a few minutes)"
+	@# Debian's python3 without python3-venv can't put pip into a venv, but its pip can.
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { $(PYTHON) -m venv --without-pip $(VENV) \
+		&& $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+install: $(INSTALLED)  ## make .venv with phloem and all tools in it
+
+model: $(INSTALLED)  ## download the default model (93 MB) unless it is there
+	@$(BIN)/phloem model pull
+
+demo: model  ## answer a question from the handbook with a five-step program
+	@$(BIN)/python examples/support_agent.py
+
+test: lint types layers model  ## all checks and the tests, as in CI
+	$(BIN)/python -m pytest
+
+test-all: lint types layers model  ## the same with the slow tests
+	$(BIN)/python -m pytest -m "not browser and not sglang and not gpu"
+
+lint: $(INSTALLED)  ## ruff, rules and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(INSTALLED)  ## mypy, strict
+	$(BIN)/mypy
+
+layers: $(INSTALLED)  ## imports go one way (import-linter)
+	$(BIN)/lint-imports
+
+docs: model  ## run the code of README and docs, and compare docs/structure.md with the tree
+	$(BIN)/python -m pytest tests/test_docs.py tests/test_structure.py
+
+bench: model  ## time the five-step program: first run, second question, repeated
+	$(BIN)/python benchmarks/five_steps.py
+
+clean:  ## remove builds and caches; .venv and downloaded models stay
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+.PHONY: help install model demo test test-all lint types layers docs bench clean
