@@ -1,0 +1,140 @@
+"""A short way from an unfinished text to a valid end, found byte by byte.
+
+What lives here: a bounded best-first search over the grammar compiled for single bytes. What
+does not: the token encoding of what is found (matcher.py).
+
+Two searches, each bounded by a number of states. The first is best-first: where several bytes
+are allowed they are ranked (what closes first, then the shortest values), and a path costs its
+unforced bytes, its departures from the first rank, and its open brackets and quotes. That finds
+the end of JSON in a few dozen states. The second, for what loops before it may end (counted
+repetitions), goes level by level and keeps one path of those that allow the same next bytes.
+What is found is always valid; it need not be the very shortest.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+
+from llguidance import LLMatcher
+
+__all__ = ["shortest_completion"]
+
+_BEST_FIRST_STATES = 150
+_LEVEL_STATES = 4000
+_WIDTH = 24
+_FEW = 12
+_STEP, _DEVIATION, _OPEN = 1, 4, 2
+# Tried first where much is allowed: what closes, then the shortest values, then separators and
+# the letters and digits that usual patterns ask for.
+_LIKELY = b'"}]0{[1,:ntf-aA .@/T_Zx25'
+
+
+def shortest_completion(root: LLMatcher, text: bytes) -> bytes | None:
+    """Bytes that complete `text` in the byte-level grammar `root`, or None if none was found.
+
+    `root` is at its start and is not changed. An empty result means `text` is complete.
+    """
+    matcher = root.deep_copy()
+    if not matcher.consume_tokens(list(text)):
+        return None
+    if matcher.is_accepting():
+        return b""
+    base = _scan((0, False), text)
+    found = _best_first(matcher.deep_copy(), base)
+    return _by_level(matcher, base) if found is None else found
+
+
+def _best_first(matcher: LLMatcher, base: tuple[int, bool]) -> bytes | None:
+    order = itertools.count()
+    heap = [(0, next(order), 0, b"")]
+    here = b""
+    for _ in range(_BEST_FIRST_STATES):
+        if not heap:
+            return None
+        _, _, spent, path = heapq.heappop(heap)
+        here = path = _advance(matcher, here, path)
+        if matcher.is_error():
+            return None
+        if matcher.is_accepting():
+            return path
+        for rank, byte in enumerate(_candidates(matcher.compute_bitmask())):
+            longer = path + bytes([byte])
+            cost = spent + _STEP + _DEVIATION * rank
+            total = cost + _OPEN * _pending(base, longer)
+            heapq.heappush(heap, (total, next(order), cost, longer))
+    return None
+
+
+def _by_level(matcher: LLMatcher, base: tuple[int, bool]) -> bytes | None:
+    level = [b""]
+    here = b""
+    states = 0
+    while level and states < _LEVEL_STATES:
+        kinds: dict[tuple[bytes, int], bytes] = {}
+        for path in level:
+            here = path = _advance(matcher, here, path)
+            if matcher.is_error():
+                return None
+            if matcher.is_accepting():
+                return path
+            mask = bytes(matcher.compute_bitmask())
+            kinds.setdefault((mask, _pending(base, path)), path)
+            states += 1
+        ranked = sorted(kinds.items(), key=lambda item: item[0][1])[:_WIDTH]
+        level = [path + bytes([byte]) for (mask, _), path in ranked for byte in _candidates(mask)]
+    return None
+
+
+def _advance(matcher: LLMatcher, here: bytes, path: bytes) -> bytes:
+    """Bring the matcher from `here` to `path` and over the bytes forced after it."""
+    _move(matcher, here, path)
+    forced = bytes(matcher.compute_ff_bytes())
+    if forced and matcher.consume_tokens(list(forced)):
+        path += forced
+    return path
+
+
+def _move(matcher: LLMatcher, here: bytes, there: bytes) -> None:
+    """Bring the matcher from the path `here` to `there` by undoing and redoing bytes."""
+    common = 0
+    for a, b in zip(here, there, strict=False):
+        if a != b:
+            break
+        common += 1
+    if len(here) > common:
+        matcher.rollback(len(here) - common)
+    if len(there) > common:
+        matcher.consume_tokens(list(there[common:]))
+
+
+def _candidates(mask: bytes) -> list[int]:
+    allowed = [byte for byte in range(256) if mask[byte >> 3] >> (byte & 7) & 1]
+    likely = [byte for byte in _LIKELY if byte in allowed]
+    if len(allowed) > _FEW and likely:
+        return likely
+    return likely + [byte for byte in allowed if byte not in _LIKELY][:_FEW]
+
+
+def _scan(state: tuple[int, bool], text: bytes) -> tuple[int, bool]:
+    """Nesting depth and "inside a string" after more `text`, read as JSON."""
+    depth, quoted = state
+    escaped = False
+    for byte in text:
+        if escaped:
+            escaped = False
+        elif quoted:
+            escaped = byte == 0x5C
+            quoted = byte != 0x22
+        elif byte == 0x22:
+            quoted = True
+        elif byte in b"{[":
+            depth += 1
+        elif byte in b"}]":
+            depth -= 1
+    return depth, quoted
+
+
+def _pending(base: tuple[int, bool], path: bytes) -> int:
+    depth, quoted = _scan(base, path)
+    return max(depth, 0) + quoted

@@ -1,0 +1,183 @@
+"""Constraints -> matchers for one tokenizer: one compile each, off-thread, bounded and cached.
+
+What lives here: `GrammarCompiler`, its cache and its worker. What does not: the translation to
+a grammar (lowering.py) and the matching itself (matcher.py).
+
+Whoever asks first for a constraint starts its compile; all others wait for that one. A compile
+that runs over its time is left to itself on its thread (llguidance can't be interrupted, but its
+own limits end it), a fresh thread serves what comes next, and nothing of it is cached. Errors
+of the constraint itself are cached like successes: asking again costs nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+
+from llguidance import LLMatcher, LLParserLimits
+
+from phloem.errors import ConstraintError
+from phloem.grammar.engine import EngineTokenizer, byte_tokenizer
+from phloem.grammar.lowering import lower, with_prelude
+from phloem.grammar.matcher import EngineMatcher
+from phloem.grammar.spec import Constraint
+
+__all__ = ["GrammarCompiler"]
+
+_MAX_SOURCE = 2_000_000
+"""Characters of source text: ten times the largest schema met in practice."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    root: LLMatcher
+    byte_root: LLMatcher
+    prelude: str | None
+    cost: int
+
+
+class GrammarCompiler:
+    """`spec.Compiler` for one tokenizer.
+
+    `tokenizer_json` is the text of a Hugging Face `tokenizer.json`, `vocab_size` the number of
+    logits, `eos_ids` the tokens that end a sequence. `cache_size` bounds the cache in characters
+    of grammar text; `timeout` is the default limit of one compile in seconds.
+    """
+
+    def __init__(
+        self,
+        tokenizer_json: str,
+        vocab_size: int,
+        eos_ids: Sequence[int],
+        *,
+        cache_size: int = 32_000_000,
+        timeout: float = 2.0,
+    ) -> None:
+        self.tokenizer = EngineTokenizer.from_json(tokenizer_json, vocab_size, eos_ids)
+        self.timeout = timeout
+        self.compiled = 0
+        """Compiles started so far (cache misses)."""
+        self._cache_size = cache_size
+        self._cache: OrderedDict[Constraint, Future[_Compiled]] = OrderedDict()
+        self._used = 0
+        self._lock = threading.Lock()
+        self._jobs: SimpleQueue[tuple[Constraint, Future[_Compiled]]] | None = None
+
+    def compile(self, constraint: Constraint, *, timeout: float | None = None) -> None:
+        """See `spec.Compiler`."""
+        self._get(constraint, self.timeout if timeout is None else timeout)
+
+    def matcher(self, constraint: Constraint) -> EngineMatcher:
+        """See `spec.Compiler`."""
+        made = self._get(constraint, self.timeout)
+        return EngineMatcher(made.root.deep_copy(), self.tokenizer, made.byte_root, made.prelude)
+
+    def _get(self, constraint: Constraint, timeout: float) -> _Compiled:
+        # How a text is finished when tokens run out is not part of its language.
+        key = replace(constraint, finish="free")
+        with self._lock:
+            future = self._cache.get(key)
+            if future is None:
+                future = self._cache[key] = Future()
+                self.compiled += 1
+                self._submit(key, future)
+            else:
+                self._cache.move_to_end(key)
+        try:
+            return future.result(timeout)
+        except FutureTimeout:
+            self._abandon(key, future)
+            raise ConstraintError(
+                f"compiling this {constraint.kind} constraint took longer than {timeout:g} s",
+                hint="simplify it (large counted repetitions and long alternations cost most)",
+                timeout_s=timeout,
+            ) from None
+        except ConstraintError as error:
+            # One exception object must not be raised in many threads: tracebacks would pile up.
+            raise type(error)(error.message, hint=error.hint, **error.details) from None
+
+    def _submit(self, key: Constraint, future: Future[_Compiled]) -> None:
+        if self._jobs is None:
+            self._jobs = SimpleQueue()
+            threading.Thread(
+                target=self._work, args=(self._jobs,), name="phloem-grammar", daemon=True
+            ).start()
+        self._jobs.put((key, future))
+
+    def _abandon(self, key: Constraint, future: Future[_Compiled]) -> None:
+        with self._lock:
+            if self._cache.get(key) is not future or future.done():
+                return
+            del self._cache[key]
+            stuck, self._jobs = self._jobs, None
+            while stuck is not None and not stuck.empty():
+                self._submit(*stuck.get())
+
+    def _work(self, jobs: SimpleQueue[tuple[Constraint, Future[_Compiled]]]) -> None:
+        while True:
+            key, future = jobs.get()
+            try:
+                made = self._build(key)
+            except ConstraintError as error:
+                future.set_exception(error)
+                self._account(key, future, len(key.source))
+            except (RecursionError, MemoryError, ValueError) as error:
+                future.set_exception(
+                    ConstraintError(f"the constraint is too complex to compile: {error}")
+                )
+                self._account(key, future, len(key.source))
+            else:
+                future.set_result(made)
+                self._account(key, future, made.cost)
+            with self._lock:
+                if self._jobs is not jobs:
+                    return
+
+    def _account(self, key: Constraint, future: Future[_Compiled], cost: int) -> None:
+        with self._lock:
+            if self._cache.get(key) is not future:
+                return
+            self._used += cost
+            while self._used > self._cache_size and len(self._cache) > 1:
+                old, entry = next(iter(self._cache.items()))
+                if not entry.done():
+                    self._cache.move_to_end(old)
+                    break
+                del self._cache[old]
+                self._used -= _cost(old, entry)
+
+    def _build(self, constraint: Constraint) -> _Compiled:
+        if len(constraint.source) > _MAX_SOURCE:
+            raise ConstraintError(
+                f"the constraint's source has {len(constraint.source)} characters; "
+                f"the limit is {_MAX_SOURCE}"
+            )
+        body = lower(constraint)
+        whole = body
+        if constraint.after is not None:
+            whole = with_prelude(body, constraint.after, self.tokenizer.special_ids)
+        limits = LLParserLimits(verbose_errors=False)
+        root = LLMatcher(
+            self.tokenizer.ll, LLMatcher.grammar_from_lark(whole), log_level=0, limits=limits
+        )
+        if root.is_error():
+            raise ConstraintError(
+                f"the constraint can't be enforced: {_first_lines(root.get_error())}"
+            )
+        byte_root = LLMatcher(
+            byte_tokenizer(), LLMatcher.grammar_from_lark(body), log_level=0, limits=limits
+        )
+        return _Compiled(root, byte_root, constraint.after, len(constraint.source) + len(whole))
+
+
+def _cost(key: Constraint, entry: Future[_Compiled]) -> int:
+    return len(key.source) if entry.exception() else entry.result().cost
+
+
+def _first_lines(text: str) -> str:
+    return " ".join(text.split("\n", maxsplit=1)[0].split())[:400]

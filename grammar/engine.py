@@ -1,0 +1,87 @@
+"""The tokenizers llguidance works with: the model's own, and one of single bytes.
+
+What lives here: `EngineTokenizer`, which pairs an `LLTokenizer` for the model with the ids that
+end a sequence, and `byte_tokenizer()`, over whose 256 tokens a shortest way to a valid end can
+be searched (closing.py). What does not: any grammar.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llguidance import LLTokenizer, TokenizerWrapper
+
+from phloem.errors import ConfigError
+
+__all__ = ["BYTE_EOS", "EngineTokenizer", "byte_tokenizer"]
+
+BYTE_EOS = 256
+"""The end-of-sequence id of the byte tokenizer; ids below it are the bytes themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTokenizer:
+    """A model's vocabulary as the engine sees it. `words` is the length of a mask in int32."""
+
+    ll: LLTokenizer
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    special_ids: dict[str, int]
+
+    @property
+    def words(self) -> int:
+        """int32 words in one mask: ceil(vocab_size / 32)."""
+        return (self.vocab_size + 31) // 32
+
+    @classmethod
+    def from_json(
+        cls, tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int]
+    ) -> EngineTokenizer:
+        """From the text of a Hugging Face `tokenizer.json`.
+
+        `vocab_size` is the number of logits (it may exceed the tokenizer's own count: the ids
+        in between are never allowed). Raises `ConfigError` if the text is no such tokenizer.
+        """
+        if not eos_ids:
+            raise ConfigError(
+                "a constrained generation needs an end-of-sequence token",
+                hint="give at least one id in eos_ids",
+            )
+        try:
+            data = json.loads(tokenizer_json)
+            # Padding and truncation would change what llguidance reads back from the tokenizer.
+            data["padding"] = data["truncation"] = None
+            ll = LLTokenizer(json.dumps(data), n_vocab=vocab_size, eos_token=list(eos_ids))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConfigError(
+                f"llguidance can't read this tokenizer: {error}",
+                hint="a `tokenizer.json` of the Hugging Face tokenizers library is needed",
+            ) from error
+        special = {
+            token["content"]: int(token["id"])
+            for token in data.get("added_tokens", ())
+            if token.get("special")
+        }
+        return cls(ll, vocab_size, tuple(eos_ids), special)
+
+
+class _Bytes:
+    """What `TokenizerWrapper` asks of a tokenizer, for a vocabulary of the 256 bytes."""
+
+    eos_token_id = BYTE_EOS
+    bos_token_id: int | None = None
+    tokens = (*(bytes([value]) for value in range(256)), b"<eos>")
+    special_token_ids = (BYTE_EOS,)
+
+    def __call__(self, text: Any) -> list[int]:
+        return list(text if isinstance(text, bytes) else text.encode())
+
+
+@functools.cache
+def byte_tokenizer() -> LLTokenizer:
+    """A tokenizer whose token ids are byte values; shared by the process."""
+    return LLTokenizer(TokenizerWrapper(_Bytes()))

@@ -1,0 +1,52 @@
+"""Constraint -> the Lark grammar llguidance runs.
+
+What lives here: the dispatch by kind, `after`, and the writing of literals and regexes in
+Lark's notation. What does not: what a schema or a regex means (schema/, regex/).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from phloem.errors import ConstraintError
+from phloem.grammar.spec import Constraint
+
+__all__ = ["lark_string", "lower", "with_prelude"]
+
+
+def lower(constraint: Constraint) -> str:
+    """The grammar of `constraint` without its `after`, as Lark text with the rule `start`."""
+    match constraint.kind:
+        case "regex":
+            return "start: /" + constraint.source.replace("/", "\\/") + "/\n"
+        case "choices":
+            return "start: " + " | ".join(map(lark_string, json.loads(constraint.source))) + "\n"
+        case "json_schema":
+            options = {"whitespace_flexible": False}
+            schema = json.loads(constraint.source)
+            if isinstance(schema, bool):
+                schema = {} if schema else {"not": {}}
+            return "start: %json " + json.dumps({**schema, "x-guidance": options}) + "\n"
+        case "lark":
+            return constraint.source
+    raise ConstraintError(f"unknown kind of constraint: {constraint.kind!r}")
+
+
+def lark_string(text: str) -> str:
+    """`text` as a Lark string literal."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def with_prelude(grammar: str, after: str, special_ids: Mapping[str, int]) -> str:
+    """`grammar` delayed until `after` was generated, a special token where the model has it."""
+    body = grammar.replace("start:", "phloem_body:", 1)
+    if after in special_ids:
+        return (
+            f"start: PHLOEM_FREE <[{special_ids[after]}]> phloem_body\n"
+            f"PHLOEM_FREE: /(?s:.*)/\n{body}"
+        )
+    return (
+        "start: phloem_free phloem_body\n"
+        f"phloem_free[lazy]: PHLOEM_FREE {lark_string(after)}\nPHLOEM_FREE: /(?s:.*)/\n{body}"
+    )

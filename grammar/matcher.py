@@ -1,0 +1,146 @@
+"""One generation's place in one constraint: llguidance's matcher behind `spec.Matcher`.
+
+What lives here: the adapter, which turns llguidance's silent error states into
+`ConstraintError` and its mask calls into the buffer the engine owns. What does not: compiling
+(compiler.py) and the search for a short way to the end (closing.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llguidance import LLMatcher
+
+from phloem.errors import ConstraintError
+from phloem.grammar.closing import shortest_completion
+from phloem.grammar.engine import EngineTokenizer
+
+__all__ = ["EngineMatcher"]
+
+
+class EngineMatcher:
+    """`spec.Matcher` over an `LLMatcher`.
+
+    `byte_root` is the same grammar over single bytes at its start, for `closing`; `prelude` is
+    text that must be generated before the grammar of `byte_root` begins (`Constraint.after`).
+    """
+
+    __slots__ = ("_accepted", "_byte_root", "_ll", "_prelude", "_tokenizer")
+
+    def __init__(
+        self,
+        ll: LLMatcher,
+        tokenizer: EngineTokenizer,
+        byte_root: LLMatcher,
+        prelude: str | None = None,
+        accepted: Sequence[int] = (),
+    ) -> None:
+        self._ll = ll
+        self._tokenizer = tokenizer
+        self._byte_root = byte_root
+        self._prelude = prelude
+        self._accepted = list(accepted)
+
+    def fill_mask(self, out: Any) -> bool:
+        """See `spec.Matcher`. `out` is a contiguous int32 numpy array or CPU torch tensor."""
+        pointer, size = _buffer(out)
+        if size != 4 * self._tokenizer.words:
+            raise ValueError(
+                f"the mask holds {size} bytes, the vocabulary needs {4 * self._tokenizer.words}"
+            )
+        self._ll.unsafe_compute_mask_ptr(pointer, size)
+        self._check("computing the mask")
+        return True
+
+    def accept(self, token: int) -> None:
+        """See `spec.Matcher`."""
+        if not self._ll.consume_token(token):
+            self._check(f"accepting token {token}")
+        self._accepted.append(token)
+
+    def accepts_prefix(self, tokens: Sequence[int]) -> int:
+        """See `spec.Matcher`."""
+        count = int(self._ll.validate_tokens(list(tokens)))
+        self._check("looking ahead")
+        return count
+
+    def rollback(self, count: int) -> None:
+        """See `spec.Matcher`."""
+        if not 0 <= count <= len(self._accepted):
+            raise ValueError(f"can't undo {count} of {len(self._accepted)} tokens")
+        if count == 0:
+            return
+        self._ll.rollback(count)
+        self._check(f"rolling back {count} tokens")
+        del self._accepted[-count:]
+
+    def forced(self) -> list[int]:
+        """See `spec.Matcher`."""
+        tokens = list(self._ll.compute_ff_tokens())
+        self._check("looking for forced tokens")
+        return tokens
+
+    def is_complete(self) -> bool:
+        """See `spec.Matcher`."""
+        self._check("asking whether the text is complete")
+        return bool(self._ll.is_accepting())
+
+    def is_finished(self) -> bool:
+        """See `spec.Matcher`."""
+        self._check("asking whether the text is finished")
+        return bool(self._ll.is_stopped())
+
+    def closing(self, limit: int) -> list[int] | None:
+        """See `spec.Matcher`."""
+        if self.is_complete():
+            return []
+        text = bytes(self._tokenizer.ll.decode_bytes(self._accepted))
+        lead = b""
+        if self._prelude is not None:
+            trigger = self._prelude.encode()
+            before, found, text = text.partition(trigger)
+            if not found:
+                lead, text = _missing(before, trigger), b""
+        rest = shortest_completion(self._byte_root, text)
+        if rest is None:
+            return None
+        tokens = self._encode_lead(lead) + list(self._tokenizer.ll.tokenize_bytes(rest))
+        if len(tokens) > limit or self.accepts_prefix(tokens) != len(tokens):
+            return None
+        return tokens
+
+    def copy(self) -> EngineMatcher:
+        """See `spec.Matcher`."""
+        return EngineMatcher(
+            self._ll.deep_copy(), self._tokenizer, self._byte_root, self._prelude, self._accepted
+        )
+
+    def _encode_lead(self, lead: bytes) -> list[int]:
+        special = self._tokenizer.special_ids.get(lead.decode(errors="replace"))
+        if special is not None:
+            return [special]
+        return list(self._tokenizer.ll.tokenize_bytes(lead))
+
+    def _check(self, doing: str) -> None:
+        if self._ll.is_error():
+            raise ConstraintError(
+                f"the constraint engine failed while {doing}: {self._ll.get_error().strip()}",
+                hint="a token outside the mask was accepted, or the constraint is too complex",
+                after_tokens=len(self._accepted),
+            )
+
+
+def _missing(text: bytes, trigger: bytes) -> bytes:
+    """The part of `trigger` still to come after `text`, which may end in its beginning."""
+    for size in range(min(len(text), len(trigger) - 1), 0, -1):
+        if text.endswith(trigger[:size]):
+            return trigger[size:]
+    return trigger
+
+
+def _buffer(out: Any) -> tuple[int, int]:
+    """Address and size in bytes of a numpy array or a torch tensor (torch is not imported)."""
+    if hasattr(out, "data_ptr"):
+        return int(out.data_ptr()), int(out.numel() * out.element_size())
+    return int(out.ctypes.data), int(out.nbytes)

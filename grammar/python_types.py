@@ -1,0 +1,154 @@
+"""Python and Outlines types -> constraints.
+
+What lives here: which kind of constraint a type stands for, as JSON (`schema=`) or as bare text
+(`type=`), and how a finished text becomes a value of the type again. What does not: checking
+whether the result can be enforced (analyser.py).
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import importlib
+import json
+import types
+import typing
+from typing import Any
+
+from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from phloem.errors import ConstraintError
+from phloem.grammar.spec import Constraint
+
+__all__ = ["constraint_of_type", "schema_of_type", "value_of_text"]
+
+_INTEGER = r"-?(0|[1-9][0-9]*)"
+_DATE = (
+    r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|"
+    r"[0-9]{4}-(0[13-9]|1[0-2])-(29|30)|[0-9]{4}-(0[13578]|1[02])-31|"
+    r"([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29"
+)
+_TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+_REGEXES: dict[Any, str] = {
+    int: _INTEGER,
+    float: _INTEGER + r"(\.[0-9]+)?([eE][+-]?[0-9]+)?",
+    bool: "True|False",
+    datetime.date: _DATE,
+    datetime.time: _TIME,
+    datetime.datetime: f"({_DATE})T{_TIME}",
+    type(None): "None",
+}
+
+
+def schema_of_type(target: Any) -> Any:
+    """The JSON Schema of a pydantic model, dataclass, TypedDict, `Literal`, `Union`, ...
+
+    Raises `ConstraintError` for what pydantic can't describe.
+    """
+    try:
+        return TypeAdapter(target).json_schema()
+    except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:
+        raise ConstraintError(
+            f"no JSON Schema can be made for {target!r}: {str(error).splitlines()[0]}",
+            hint="give a pydantic model, a dataclass, a TypedDict, a Literal, or a schema",
+        ) from error
+
+
+def constraint_of_type(target: Any) -> Constraint:
+    """The constraint `type=target` stands for: bare text, not JSON, for scalars.
+
+    `Literal` and `Enum` are a choice of their texts; containers and models become JSON.
+    """
+    if isinstance(target, typing.TypeAliasType if hasattr(typing, "TypeAliasType") else ()):
+        target = target.__value__
+    if target in _REGEXES:
+        return Constraint("regex", _REGEXES[target])
+    if target is str:
+        return Constraint("regex", r"(?s:.*)")
+    if _is_outlines_term(target):
+        return _of_outlines(target)
+    texts = _literal_texts(target)
+    if texts is not None:
+        return Constraint("choices", json.dumps(texts, ensure_ascii=False))
+    members = _union_members(target)
+    if members is not None:
+        parts = [constraint_of_type(member) for member in members]
+        if all(part.kind in {"regex", "choices"} for part in parts):
+            return Constraint("regex", "|".join(f"({_as_regex(part)})" for part in parts))
+    schema = json.dumps(schema_of_type(target), ensure_ascii=False)
+    return Constraint("json_schema", schema, finish="force")
+
+
+def value_of_text(text: str, kind: str, target: Any) -> Any:
+    """`text` as an instance of `target`. Raises `ConstraintError` if it is none."""
+    if _is_outlines_term(target) or target is str:
+        return text
+    if target is bool and kind != "json_schema":
+        return {"True": True, "False": False}.get(text, text)
+    if target is type(None) and kind != "json_schema":
+        return None
+    by_text = _literal_values(target)
+    if kind != "json_schema" and by_text is not None and text in by_text:
+        return by_text[text]
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(target)
+        if kind == "json_schema":
+            return adapter.validate_json(text)
+        return adapter.validate_python(text)
+    except ValidationError as error:
+        raise ConstraintError(
+            f"the text does not fit {getattr(target, '__name__', target)}: "
+            f"{error.errors()[0]['msg']}",
+            text=text,
+        ) from error
+
+
+def _is_outlines_term(target: Any) -> bool:
+    return type(target).__module__.startswith("outlines.")
+
+
+def _of_outlines(term: Any) -> Constraint:
+    # Importing outlines takes seconds; whoever holds a term of it has paid already.
+    dsl = importlib.import_module("outlines.types.dsl")
+    if isinstance(term, dsl.JsonSchema):
+        return Constraint("json_schema", term.schema, finish="force")
+    if isinstance(term, dsl.CFG):
+        return Constraint("lark", term.definition)
+    if isinstance(term, dsl.Choice):
+        return Constraint("choices", json.dumps([str(item) for item in term.items]))
+    if not isinstance(term, dsl.Term):
+        raise ConstraintError(f"{term!r} is no Outlines term")
+    try:
+        return Constraint("regex", dsl.to_regex(term))
+    except (TypeError, NotImplementedError, ValueError) as error:
+        raise ConstraintError(f"Outlines can't write {term!r} as a regex: {error}") from error
+
+
+def _literal_values(target: Any) -> dict[str, Any] | None:
+    if typing.get_origin(target) is typing.Literal:
+        return {str(value): value for value in typing.get_args(target)}
+    if isinstance(target, type) and issubclass(target, enum.Enum):
+        return {str(member.value): member for member in target}
+    return None
+
+
+def _literal_texts(target: Any) -> list[str] | None:
+    values = _literal_values(target)
+    return None if values is None else list(values)
+
+
+def _union_members(target: Any) -> tuple[Any, ...] | None:
+    if typing.get_origin(target) in {typing.Union, types.UnionType}:
+        return typing.get_args(target)
+    return None
+
+
+def _as_regex(part: Constraint) -> str:
+    if part.kind == "regex":
+        return part.source
+    return "|".join(_quote(text) for text in json.loads(part.source))
+
+
+def _quote(text: str) -> str:
+    return "".join("\\" + char if char in r"\.^$*+?{}[]()|/-" else char for char in text)
