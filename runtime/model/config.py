@@ -1,0 +1,191 @@
+"""What a decoder looks like, in numbers: `DecoderConfig`, read from Hugging Face or GGUF metadata.
+
+What lives here: the frozen configuration of the Llama family (Llama, SmolLM2, Mistral, Qwen2,
+Qwen3) and the two readers. What does not: weights (`weights.py`, `gguf.py`) and arithmetic
+(`llama.py`). A model that needs arithmetic we don't have is refused here, by name, before any
+weight is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from phloem.errors import ModelError
+
+__all__ = ["DecoderConfig", "RopeScaling", "config_from_gguf", "config_from_huggingface"]
+
+FAMILIES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}
+GGUF_FAMILIES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How rotary frequencies are stretched for contexts longer than the training length.
+
+    `kind` "linear" divides every frequency by `factor`; "llama3" and "yarn" divide the low
+    ones only (`rope.py` gives the formulas). `attention_factor` (yarn) scales cos and sin.
+    """
+
+    kind: str
+    factor: float = 1.0
+    original_positions: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    truncate: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderConfig:
+    """The shape of one decoder. Sizes are in elements, `max_positions` in tokens."""
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    mlp_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    max_positions: int
+    norm_eps: float = 1e-6
+    rope_theta: float = 10_000.0
+    rope_scaling: RopeScaling | None = None
+    tied_head: bool = True
+    qk_norm: bool = False
+    """Normalise each query and key head before rotation (Qwen3)."""
+    window: int | None = None
+    """Sliding window in tokens: a row sees at most this many, itself included (Mistral)."""
+
+
+def config_from_huggingface(data: Mapping[str, Any]) -> DecoderConfig:
+    """Read the content of a `config.json`.
+
+    Raises `ModelError` for an architecture or an option outside the Llama family.
+    """
+    family = _family(data)
+    if data.get("hidden_act", "silu") != "silu":
+        raise _unsupported(f"activation {data['hidden_act']!r}")
+    heads = int(data["num_attention_heads"])
+    return DecoderConfig(
+        family=family,
+        vocab_size=int(data["vocab_size"]),
+        hidden_size=int(data["hidden_size"]),
+        mlp_size=int(data["intermediate_size"]),
+        layers=int(data["num_hidden_layers"]),
+        heads=heads,
+        kv_heads=int(data.get("num_key_value_heads") or heads),
+        head_dim=int(data.get("head_dim") or data["hidden_size"] // heads),
+        max_positions=int(data.get("max_position_embeddings", 2048)),
+        norm_eps=float(data.get("rms_norm_eps", 1e-6)),
+        rope_theta=float(_rope(data).get("rope_theta") or data.get("rope_theta") or 10_000.0),
+        rope_scaling=_scaling(_rope(data), int(data.get("max_position_embeddings", 2048))),
+        tied_head=bool(data.get("tie_word_embeddings", False)),
+        qk_norm=family == "qwen3",
+        window=_window(data, family),
+    )
+
+
+def config_from_gguf(meta: Mapping[str, Any], tensor_names: frozenset[str]) -> DecoderConfig:
+    """Read GGUF key-value metadata; `tensor_names` tells whether the output head is tied."""
+    arch = str(meta.get("general.architecture"))
+    if arch not in GGUF_FAMILIES:
+        raise _unsupported(f"architecture {arch!r}")
+
+    def get(key: str, default: Any = None) -> Any:
+        return meta.get(f"{arch}.{key}", default)
+
+    heads, hidden = int(get("attention.head_count")), int(get("embedding_length"))
+    return DecoderConfig(
+        family=GGUF_FAMILIES[arch],
+        vocab_size=len(meta["tokenizer.ggml.tokens"]),
+        hidden_size=hidden,
+        mlp_size=int(get("feed_forward_length")),
+        layers=int(get("block_count")),
+        heads=heads,
+        kv_heads=int(get("attention.head_count_kv", heads)),
+        head_dim=int(get("attention.key_length", hidden // heads)),
+        max_positions=int(get("context_length")),
+        norm_eps=float(get("attention.layer_norm_rms_epsilon", 1e-6)),
+        rope_theta=float(get("rope.freq_base", 10_000.0)),
+        rope_scaling=_gguf_scaling(get, "rope_freqs.weight" in tensor_names),
+        tied_head="output.weight" not in tensor_names,
+        qk_norm=arch == "qwen3",
+        window=get("attention.sliding_window"),
+    )
+
+
+def _family(data: Mapping[str, Any]) -> str:
+    for name in data.get("architectures") or []:
+        if name in FAMILIES:
+            return FAMILIES[name]
+    named = ", ".join(data.get("architectures") or []) or data.get("model_type", "unknown")
+    raise _unsupported(f"architecture {named!r}")
+
+
+def _rope(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    # transformers 5 writes "rope_parameters", earlier versions "rope_scaling".
+    return data.get("rope_parameters") or data.get("rope_scaling") or {}
+
+
+def _scaling(rope: Mapping[str, Any], max_positions: int) -> RopeScaling | None:
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind == "default":
+        return None
+    if kind not in {"linear", "llama3", "yarn"}:
+        raise _unsupported(f"rope scaling {kind!r}")
+    if rope.get("mscale") or rope.get("mscale_all_dim"):
+        raise _unsupported("yarn with mscale")
+    return RopeScaling(
+        kind=kind,
+        factor=float(rope.get("factor", 1.0)),
+        original_positions=int(rope.get("original_max_position_embeddings") or max_positions),
+        low_freq_factor=float(rope.get("low_freq_factor") or 1.0),
+        high_freq_factor=float(rope.get("high_freq_factor") or 4.0),
+        beta_fast=float(rope.get("beta_fast") or 32.0),
+        beta_slow=float(rope.get("beta_slow") or 1.0),
+        attention_factor=rope.get("attention_factor"),
+        truncate=bool(rope.get("truncate", True)),
+    )
+
+
+def _gguf_scaling(get: Any, has_freq_factors: bool) -> RopeScaling | None:
+    kind = get("rope.scaling.type", "none")
+    if has_freq_factors:
+        # The file's own per-frequency divisors; `weights.py` hands them to the decoder.
+        return RopeScaling(kind="factors")
+    if kind == "none":
+        return None
+    if kind not in {"linear", "yarn"}:
+        raise _unsupported(f"rope scaling {kind!r}")
+    return RopeScaling(
+        kind=kind,
+        factor=float(get("rope.scaling.factor", 1.0)),
+        original_positions=int(get("rope.scaling.original_context_length", 0)),
+    )
+
+
+def _window(data: Mapping[str, Any], family: str) -> int | None:
+    window = data.get("sliding_window")
+    if window is None or (family.startswith("qwen") and not data.get("use_sliding_window")):
+        return None
+    if len(set(data.get("layer_types") or ["sliding_attention"])) > 1:
+        raise _unsupported("layers with and without a sliding window")
+    return int(window)
+
+
+def _unsupported(what: str) -> ModelError:
+    return ModelError(
+        f"the embedded engine can't run this model: {what}",
+        hint="it runs Llama, SmolLM2, Mistral, Qwen2 and Qwen3; for any other architecture "
+        "serve the model with SGLang and use the SGLang backend (phloem.runtime.sglang)",
+    )
