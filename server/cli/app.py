@@ -1,0 +1,163 @@
+"""The commands as typer sees them: names, options, help texts.
+
+What lives here: declarations only. Each command hands its arguments to a module of the same
+name, imported when the command runs. What does not: any work.
+"""
+
+from __future__ import annotations
+
+import importlib
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="phloem",
+    help="Run structured language-model programs on an engine that keeps their KV cache.",
+    epilog="--debug, anywhere on the line, shows the traceback of an error.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+index = typer.Typer(help="Store and search documents.", no_args_is_help=True)
+model = typer.Typer(help="Fetch and find models.", no_args_is_help=True)
+grammar = typer.Typer(help="Look into constraints.", no_args_is_help=True)
+app.add_typer(index, name="index")
+app.add_typer(model, name="model")
+app.add_typer(grammar, name="grammar")
+
+Target = Annotated[str, typer.Argument(metavar="FILE:FUNCTION", help="a program in a file")]
+Index = Annotated[str, typer.Option("--index", "-i", help="name of the index")]
+
+
+class GraphFormat(StrEnum):
+    """How `phloem graph` writes a graph."""
+
+    mermaid = "mermaid"
+    json = "json"
+
+
+class FindingFormat(StrEnum):
+    """How `phloem check` writes findings; `github` makes annotations in a workflow."""
+
+    text = "text"
+    github = "github"
+
+
+def _command(module: str, function: str, *arguments: Any) -> None:
+    """Call `function` of the command module `phloem.server.cli.MODULE`."""
+    getattr(importlib.import_module(f"phloem.server.cli.{module}"), function)(*arguments)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run(
+    context: typer.Context,
+    target: Target,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="an argument, where --NAME is an option here"),
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="default of the program's gen steps; 0 is greedy")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="makes sampling repeatable")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="default of the program's gen steps")
+    ] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="print what each step reused")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="print only the returned value")
+    ] = False,
+) -> None:
+    """Run a program, its text shown as it comes.
+
+    The program's arguments are options by their names: --question "How do I ...?".
+    """
+    sampling = {"temperature": temperature, "seed": seed, "max_new_tokens": max_tokens}
+    given = {name: value for name, value in sampling.items() if value is not None}
+    _command("run", "run", target, context.args, arg or [], given, trace, quiet)
+
+
+@app.command()
+def graph(target: Target, format: GraphFormat = GraphFormat.mermaid) -> None:  # noqa: A002
+    """Print the state graph that a program compiles to."""
+    _command("graph", "show", target, format.value)
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a file with programs")],
+    format: FindingFormat = FindingFormat.text,  # noqa: A002
+) -> None:
+    """Find mistakes in programs without running them; exit code 1 if there are errors."""
+    _command("graph", "check", file, format.value)
+
+
+@app.command()
+def doctor() -> None:
+    """Say what is installed and works here: device, model, memory, Elasticsearch."""
+    _command("doctor", "doctor")
+
+
+@index.command("add")
+def index_add(
+    paths: Annotated[list[Path], typer.Argument(help="text or Markdown files, or folders")],
+    index: Index = "default",
+) -> None:
+    """Add documents; one that is there already, by its path, is replaced."""
+    _command("index", "add", paths, index)
+
+
+@index.command("search")
+def index_search(
+    query: str,
+    index: Index = "default",
+    k: Annotated[int, typer.Option(min=1, help="number of hits")] = 5,
+) -> None:
+    """Print the documents that match best."""
+    _command("index", "search", query, index, k)
+
+
+@index.command("list")
+def index_list() -> None:
+    """List the indexes and how many documents each has."""
+    _command("index", "list_indexes")
+
+
+@index.command("delete")
+def index_delete(
+    index: Annotated[str, typer.Argument(help="name of the index")],
+    ids: Annotated[list[str] | None, typer.Argument(help="ids of documents")] = None,
+) -> None:
+    """Delete documents by id, or the whole index if no id is given."""
+    _command("index", "delete", index, ids or [])
+
+
+@model.command("pull")
+def model_pull(name: Annotated[str | None, typer.Argument(help="default: SmolLM2")] = None) -> None:
+    """Download a model and verify it; nothing happens if it is there."""
+    _command("model", "pull", name)
+
+
+@model.command("list")
+def model_list() -> None:
+    """List the models on this machine."""
+    _command("model", "list_models")
+
+
+@model.command("path")
+def model_path(name: Annotated[str | None, typer.Argument(help="default: SmolLM2")] = None) -> None:
+    """Print where a model's weights are."""
+    _command("model", "path", name)
+
+
+@grammar.command("check")
+def grammar_check(
+    file: Annotated[Path, typer.Argument(help="a JSON Schema (.json), else a regex")],
+) -> None:
+    """Explain a schema or regex: lengths, what can't be enforced, sample texts."""
+    _command("grammar", "check", file)

@@ -1,0 +1,73 @@
+"""`phloem run`: one run of a program, its text as it comes, then its value and its trace.
+
+What lives here: the order of things in one run. What does not: what a line looks like
+(`transcript.py`, `table.py`) and what an argument means (`arguments.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from phloem.errors import PhloemError
+from phloem.programs.api import Program
+from phloem.programs.events import Event, RunFinished
+from phloem.server.cli.arguments import parse_arguments
+from phloem.server.cli.model import load_backend
+from phloem.server.cli.report import UserCodeError
+from phloem.server.cli.table import print_trace
+from phloem.server.cli.target import load_program
+from phloem.server.cli.transcript import Transcript
+
+__all__ = ["run"]
+
+
+def run(
+    target: str,
+    words: Sequence[str],
+    pairs: Sequence[str],
+    sampling: Mapping[str, Any],
+    show_trace: bool,
+    quiet: bool,
+) -> None:
+    """Run the program `target` with the arguments `words` and `pairs` (see `arguments.py`).
+
+    Raises `ConfigError` for wrong arguments before anything is loaded, the run's own
+    `PhloemError`, or `UserCodeError` around another exception that ended the run.
+    """
+    program = load_program(target)
+    arguments = parse_arguments(program.parameters, program.hints, words, pairs)
+    load_backend()
+    console = Console(highlight=False, markup=False, emoji=False)
+    transcript = None if quiet else Transcript(console)
+    events = asyncio.run(_watch(program, {**arguments, **sampling}, transcript))
+    value = next((event.value for event in events if isinstance(event, RunFinished)), None)
+    if not quiet:
+        console.print()
+    console.out(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    if show_trace:
+        console.print()
+        print_trace(events, console)
+
+
+async def _watch(
+    program: Program, arguments: Mapping[str, Any], transcript: Transcript | None
+) -> list[Event]:
+    events = []
+    try:
+        async for event in program.stream(**arguments):
+            events.append(event)
+            if transcript is not None:
+                transcript.show(event)
+    except PhloemError:
+        raise
+    except Exception as error:
+        raise UserCodeError(program.name) from error
+    finally:
+        if transcript is not None:
+            transcript.close()
+    return events
