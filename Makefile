@@ -17,10 +17,10 @@ help:  ## list the commands
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "==> Installing phloem and its tools into $(VENV) (the first time takes a few minutes)"
 	@# Debian's python3 without python3-venv can't put pip into a venv, but its pip can.
-	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { $(PYTHON) -m venv --without-pip $(VENV) \
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { $(PYTHON) -m venv --without-pip $(VENV) \
 		&& $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
+	@touch $@
 
 install: $(INSTALLED)  ## make .venv with phloem and all tools in it
 
