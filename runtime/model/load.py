@@ -1,59 +1,161 @@
 """`load_model`: from a name or a path to a `LoadedModel`.
 
-What lives here: the order of things. What does not: finding and fetching models (`store.py`),
-and each format (`gguf.py`, `weights.py`, `tokenizer.py`, `chat.py`).
+What lives here: the order of things, and which weight format "auto" means. What does not:
+finding and fetching models (`store.py`), and each format (`gguf.py`, `weights.py`,
+`convert.py`, `tokenizer.py`, `chat.py`).
+
+What is derived from a GGUF file (its tokenizer.json, its converted weights) is cached, so a
+second start maps it into memory and goes. Safetensors folders are read as they are.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from phloem.errors import ConfigError, ModelError, Unsupported
 from phloem.programs.protocol import ChatFormat
+from phloem.runtime.model.cache import CacheEntry, content_hash
 from phloem.runtime.model.chat import chat_format
+from phloem.runtime.model.convert import Held, Tensors, assemble, convert
 from phloem.runtime.model.gguf import GgufFile
 from phloem.runtime.model.gguf_tokenizer import tokenizer_json_from_gguf
 from phloem.runtime.model.loaded import LoadedModel
+from phloem.runtime.model.quants import Q4_0, Q4_1
 from phloem.runtime.model.store import DEFAULT_MODEL, model_path
 from phloem.runtime.model.tokenizer import Tokenizer
-from phloem.runtime.model.weights import GgufWeights, SafetensorsWeights, Weights, build_decoder
+from phloem.runtime.model.weights import GgufWeights, SafetensorsWeights, Weights
 
 __all__ = ["load_model"]
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
 
 def load_model(
-    name_or_path: str = DEFAULT_MODEL, device: str = "auto", dtype: str = "auto"
+    name_or_path: str | Path = DEFAULT_MODEL, device: str = "auto", dtype: str = "auto"
 ) -> LoadedModel:
     """Load a model by its name in the store, or from a GGUF file or a safetensors folder.
 
-    `device` is "auto" (cuda where there is one), "cpu" or "cuda[:n]"; `dtype` "auto" or
-    "float32", "bfloat16". Raises `ModelNotFound`, `ModelError` and `ConfigError`.
+    `device` is "auto" (CUDA where there is one), "cpu" or "cuda[:n]". `dtype` is "auto" (the
+    fastest here: the file's own 4 bits on a CPU, else bfloat16 where the hardware has it),
+    "float32" (exact), "bfloat16", "int8" or "int4".
+
+    Raises `ModelNotFound`, `ModelError` for a model that can't be used, and `ConfigError` for
+    a device or dtype that can't.
     """
-    path = model_path(name_or_path)
-    name = path.stem if Path(name_or_path).exists() else name_or_path
     on = _device(device)
-    held = _dtype(dtype, on)
-    source = _from_gguf(path) if path.is_file() else _from_folder(path)
-    weights, tokenizer, template, bos = source
-    chat, problem = _chat(template, name, tokenizer, bos)
+    path = model_path(str(name_or_path))
+    source = _open_gguf(path) if path.is_file() else _open_folder(path)
+    held = _held(dtype, on, source)
+    name = path.stem if Path(name_or_path).exists() else str(name_or_path)
+    chat, problem = _chat(source, name)
     return LoadedModel(
         name=name,
-        fingerprint=_fingerprint(path),
-        config=weights.config,
-        decoder=build_decoder(weights, DTYPES[held], on),
-        tokenizer=tokenizer,
+        fingerprint=source.fingerprint,
+        config=source.weights.config,
+        decoder=assemble(source.weights.config, source.tensors(held), on),
+        tokenizer=source.tokenizer,
         dtype=held,
-        eos_ids=tokenizer.eos_ids,
+        eos_ids=source.tokenizer.eos_ids,
         chat_format=chat,
         chat_problem=problem,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A model's files, opened. `tensors` gives the converted weights, from a cache if it can."""
+
+    fingerprint: str
+    weights: Weights
+    tokenizer: Tokenizer
+    template: str | None
+    bos: str
+    four_bit: bool
+    tensors: Callable[[Held], Tensors]
+
+
+def _open_gguf(path: Path) -> _Source:
+    file = GgufFile(path)
+    weights, meta = GgufWeights(file), file.meta
+    fingerprint = content_hash(path)
+    cache = CacheEntry(fingerprint)
+
+    def write_tokenizer(target: Path) -> None:
+        target.write_text(tokenizer_json_from_gguf(meta), encoding="utf-8")
+
+    def tensors(held: Held) -> Tensors:
+        return load_file(
+            cache.file(f"{held}.safetensors", lambda to: save_file(convert(weights, held), to))
+        )
+
+    ids = (meta.get("tokenizer.ggml.eos_token_id"), meta.get("tokenizer.ggml.eot_token_id"))
+    tokenizer_json = cache.file("tokenizer.json", write_tokenizer).read_text(encoding="utf-8")
+    bos = meta.get("tokenizer.ggml.bos_token_id")
+    return _Source(
+        fingerprint=fingerprint,
+        weights=weights,
+        tokenizer=Tokenizer(tokenizer_json, [i for i in ids if i is not None]),
+        template=meta.get("tokenizer.chat_template"),
+        bos="" if bos is None else meta["tokenizer.ggml.tokens"][bos],
+        four_bit=any(tensor.kind in {Q4_0, Q4_1} for tensor in file.tensors.values()),
+        tensors=tensors,
+    )
+
+
+def _open_folder(folder: Path) -> _Source:
+    weights = SafetensorsWeights(folder)
+    settings = _read_json(folder / "tokenizer_config.json", {})
+    tokenizer_file = folder / "tokenizer.json"
+    if not tokenizer_file.exists():
+        raise ModelError(
+            f"{folder} has no tokenizer.json",
+            hint="write one with transformers: AutoTokenizer.from_pretrained(...)"
+            ".save_pretrained(folder)",
+        )
+    template_file = folder / "chat_template.jinja"
+    template = template_file.read_text() if template_file.exists() else None
+    bos = settings.get("bos_token") or ""
+    return _Source(
+        fingerprint=content_hash(folder),
+        weights=weights,
+        tokenizer=Tokenizer(tokenizer_file.read_text(encoding="utf-8"), _eos_ids(folder)),
+        template=template or settings.get("chat_template"),
+        bos=bos["content"] if isinstance(bos, dict) else bos,
+        four_bit=False,
+        tensors=lambda held: convert(weights, held),
+    )
+
+
+def _eos_ids(folder: Path) -> list[int]:
+    config = _read_json(folder / "config.json")
+    eos = _read_json(folder / "generation_config.json", {}).get("eos_token_id")
+    eos = config.get("eos_token_id") if eos is None else eos
+    return eos if isinstance(eos, list) else [] if eos is None else [eos]
+
+
+def _read_json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
+    if default is not None and not path.exists():
+        return default
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{path} can't be read: {error}", hint="the download may be broken: pull it again"
+        ) from error
+
+
+def _chat(source: _Source, name: str) -> tuple[ChatFormat | None, str]:
+    if not source.template:
+        return None, "the model has no chat template"
+    try:
+        return chat_format(source.template, name, source.tokenizer.specials, source.bos), ""
+    except Unsupported as error:
+        return None, error.message
 
 
 def _device(asked: str) -> torch.device:
@@ -66,83 +168,34 @@ def _device(asked: str) -> torch.device:
             f"unknown device {asked!r}", hint='use "auto", "cpu" or "cuda"'
         ) from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"no CUDA device for {asked!r}", hint='use device="cpu"')
+        raise ConfigError(f"there is no CUDA device for {asked!r}", hint='use device="cpu"')
     return device
 
 
-def _dtype(asked: str, device: torch.device) -> str:
+def _held(asked: str, device: torch.device, source: _Source) -> Held:
+    """Choose for "auto", and refuse what this device or these weights can't do."""
+    on_cpu = device.type == "cpu"
     if asked == "auto":
-        return "bfloat16" if device.type == "cuda" else "float32"
-    if asked not in DTYPES:
-        raise ConfigError(f"unknown dtype {asked!r}", hint=f"use auto, {', '.join(DTYPES)}")
-    return asked
+        if on_cpu and source.four_bit:
+            return "int4"
+        return "bfloat16" if not on_cpu or _fast_bfloat16() else "float32"
+    for held in get_args(Held):
+        if held == asked:
+            if held in {"int8", "int4"} and not on_cpu:
+                raise ConfigError(
+                    f"dtype {held!r} works on a CPU only", hint='use dtype="bfloat16"'
+                )
+            if held == "int4" and not source.four_bit:
+                raise ConfigError(
+                    "these weights are not stored in 4 bits", hint='use dtype="int8" or "auto"'
+                )
+            return held
+    choices = ", ".join(["auto", *get_args(Held)])
+    raise ConfigError(f"unknown dtype {asked!r}", hint=f"use one of {choices}")
 
 
-Source = tuple[Weights, Tokenizer, str | None, str]
-
-
-def _from_gguf(path: Path) -> Source:
-    file = GgufFile(path)
-    weights = GgufWeights(file)
-    meta = file.meta
-    eos = {
-        meta[key]
-        for key in ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
-        if key in meta
-    }
-    tokenizer = Tokenizer(tokenizer_json_from_gguf(meta), eos)
-    bos = meta["tokenizer.ggml.tokens"][meta.get("tokenizer.ggml.bos_token_id", 0)]
-    return weights, tokenizer, meta.get("tokenizer.chat_template"), bos
-
-
-def _from_folder(folder: Path) -> Source:
-    weights = SafetensorsWeights(folder)
-    config = _json(folder / "config.json")
-    generation = _json(folder / "generation_config.json", required=False)
-    settings = _json(folder / "tokenizer_config.json", required=False)
-    eos = generation.get("eos_token_id", config.get("eos_token_id"))
-    ids = eos if isinstance(eos, list) else [eos] if eos is not None else []
-    tokenizer_file = folder / "tokenizer.json"
-    if not tokenizer_file.exists():
-        raise ModelError(
-            f"{folder} has no tokenizer.json",
-            hint="save the model's fast tokenizer there (tokenizer.save_pretrained)",
-        )
-    tokenizer = Tokenizer(tokenizer_file.read_text(), ids)
-    template = settings.get("chat_template")
-    template_file = folder / "chat_template.jinja"
-    if template_file.exists():
-        template = template_file.read_text()
-    bos = settings.get("bos_token") or ""
-    return weights, tokenizer, template, bos["content"] if isinstance(bos, dict) else bos
-
-
-def _json(path: Path, *, required: bool = True) -> dict[str, Any]:
-    if not path.exists() and not required:
-        return {}
-    try:
-        return dict(json.loads(path.read_text()))
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"{path} can't be read: {error}", hint="the download may be broken: pull it again"
-        ) from error
-
-
-def _chat(
-    template: str | None, name: str, tokenizer: Tokenizer, bos: str
-) -> tuple[ChatFormat | None, str]:
-    if not template:
-        return None, "the model has no chat template"
-    try:
-        return chat_format(template, name, tokenizer.specials, bos), ""
-    except Unsupported as error:
-        return None, error.message
-
-
-def _fingerprint(path: Path) -> str:
-    files = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()
+def _fast_bfloat16() -> bool:
+    """Whether this CPU multiplies bfloat16 in hardware; elsewhere float32 is faster."""
+    return bool(
+        torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BF16", "F16", "F32", "FORMATS", "Q4_0", "Q4_1", "Q8_0", "dequantize", "split_q4_1"]
+__all__ = ["BF16", "F16", "F32", "FORMATS", "Q4_0", "Q4_1", "Q8_0", "dequantize", "split_4_bit"]
 
 F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, BF16 = 0, 1, 2, 3, 6, 7, 8, 12, 13, 14, 30
 
@@ -25,6 +25,7 @@ FORMATS = {
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
+Halves = npt.NDArray[np.float16]
 
 
 def dequantize(blocks: Bytes, kind: int) -> Floats:
@@ -32,9 +33,15 @@ def dequantize(blocks: Bytes, kind: int) -> Floats:
     return DEQUANTIZERS[kind](blocks).reshape(-1)
 
 
-def split_q4_1(blocks: Bytes) -> tuple[Bytes, Floats, Floats]:
-    """Q4_1 as stored: q 0..15 [n, 32], scale and minimum [n, 1]; weight = q * scale + minimum."""
-    return _nibbles(blocks[:, 4:]), _half(blocks[:, 0:2]), _half(blocks[:, 2:4])
+def split_4_bit(blocks: Bytes, kind: int) -> tuple[Bytes, Halves, Halves]:
+    """Q4_0 and Q4_1 as stored: q 0..15 [n, 32], scale and minimum [n, 1].
+
+    weight = q * scale + minimum; Q4_0's minimum is -8 * scale, which float16 holds exactly.
+    """
+    scale = blocks[:, 0:2].view(np.float16)
+    if kind == Q4_0:
+        return _nibbles(blocks[:, 2:]), scale, scale * np.float16(-8)
+    return _nibbles(blocks[:, 4:]), scale, blocks[:, 2:4].view(np.float16)
 
 
 def _half(raw: Bytes) -> Floats:
@@ -65,8 +72,7 @@ def _q4_0(blocks: Bytes) -> Floats:
 
 
 def _q4_1(blocks: Bytes) -> Floats:
-    q, scale, minimum = split_q4_1(blocks)
-    return q.astype(np.float32) * scale + minimum
+    return _nibbles(blocks[:, 4:]) * _half(blocks[:, 0:2]) + _half(blocks[:, 2:4])
 
 
 def _q5_0(blocks: Bytes) -> Floats:

@@ -6,25 +6,16 @@ model (`load.py`). Nothing here imports torch, so the CLI may use it freely.
 
 from __future__ import annotations
 
-import os
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from phloem.errors import ModelNotFound
+from phloem.runtime.model.cache import cache_dir
 
-__all__ = ["DEFAULT_MODEL", "cache_dir", "model_path"]
+__all__ = ["DEFAULT_MODEL", "model_path"]
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
-
-
-def cache_dir() -> Path:
-    """$PHLOEM_CACHE_DIR, else $XDG_CACHE_HOME/phloem, else ~/.cache/phloem."""
-    own = os.environ.get("PHLOEM_CACHE_DIR")
-    if own:
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "phloem"
 
 
 def model_path(name: str) -> Path:

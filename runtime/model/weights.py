@@ -1,8 +1,8 @@
-"""From a file's tensors to a decoder: names, row order, fusing.
+"""The two sources of weights, GGUF files and safetensors folders, under one set of names.
 
-What lives here: the two sources of tensors (`GgufWeights`, `SafetensorsWeights`), which speak
-Hugging Face's tensor names, and `build_decoder`. What does not: the containers themselves
-(`gguf.py`, the safetensors library) and the decoder (`llama.py`).
+What lives here: `GgufWeights` and `SafetensorsWeights`, which both speak Hugging Face's tensor
+names and row order. What does not: the containers themselves (`gguf.py`, the safetensors
+library), and how a decoder holds the tensors (`convert.py`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from safetensors import SafetensorError, safe_open
 from phloem.errors import ModelError
 from phloem.runtime.model.config import DecoderConfig, config_from_gguf, config_from_huggingface
 from phloem.runtime.model.gguf import GgufFile
-from phloem.runtime.model.linear import Dense, Linear
-from phloem.runtime.model.llama import LayerWeights, LlamaDecoder
+from phloem.runtime.model.linear import GROUP, Blocks4
+from phloem.runtime.model.quants import Q4_0, Q4_1, split_4_bit
 
-__all__ = ["GgufWeights", "SafetensorsWeights", "Weights", "build_decoder"]
+__all__ = ["GgufWeights", "SafetensorsWeights", "Weights"]
 
 
 class Weights(Protocol):
@@ -33,7 +33,11 @@ class Weights(Protocol):
         ...
 
     def tensor(self, name: str) -> torch.Tensor:
-        """The tensor in floating point, as stored. Raises `ModelError` if it is missing."""
+        """The tensor in floating point. Raises `ModelError` if it is missing."""
+        ...
+
+    def blocks4(self, name: str) -> Blocks4 | None:
+        """The matrix as 4-bit blocks, if that is how it is stored."""
         ...
 
 
@@ -70,8 +74,13 @@ class SafetensorsWeights:
         except (SafetensorError, OSError) as error:
             raise _unreadable(path, error) from error
 
+    def blocks4(self, name: str) -> Blocks4 | None:  # noqa: ARG002 - the protocol's
+        """None: these files hold floating point."""
+        return None
+
 
 GGUF_NAMES = {
+    "rope_freqs": "rope_freqs",
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
     "lm_head": "output",
@@ -103,75 +112,44 @@ class GgufWeights:
         """The tensor in float32, rows in Hugging Face's order."""
         if name not in self:
             raise _missing(self.file.path, name)
-        values = self.file.floats(gguf_name(name))
-        heads = self.rotated_heads(name)
-        return values if heads is None else unpermute(values, heads)
+        return self._rows_in_order(name, self.file.floats(gguf_name(name)))
 
-    def rotated_heads(self, name: str) -> int | None:
-        """Heads of a Q or K projection whose rows the file keeps interleaved, else None.
+    def blocks4(self, name: str) -> Blocks4 | None:
+        """The matrix as 4-bit blocks if it is stored as Q4_0 or Q4_1."""
+        stored = self.file.tensors.get(gguf_name(name))
+        if stored is None or stored.kind not in {Q4_0, Q4_1}:
+            return None
+        outputs, inputs = stored.shape
+        q, scale, minimum = split_4_bit(self.file.blocks(stored.name), stored.kind)
+        groups = (outputs, inputs // GROUP)
+        return Blocks4.pack(
+            self._rows_in_order(name, torch.from_numpy(q).view(outputs, inputs)),
+            self._rows_in_order(name, torch.from_numpy(scale).view(groups)),
+            self._rows_in_order(name, torch.from_numpy(minimum).view(groups)),
+        )
 
-        Only files of architecture "llama" do so.
+    def _rows_in_order(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """Undo the row order of Q and K in files of architecture "llama".
+
+        llama.cpp rotates pairs (2i, 2i + 1), Hugging Face (i, i + head_dim / 2); converters
+        permute the rows of each head. Whole rows move, so blocks stay intact.
         """
-        if self.config.family == "llama" and ".q_proj." in name:
-            return self.config.heads
-        if self.config.family == "llama" and ".k_proj." in name:
-            return self.config.kv_heads
-        return None
+        heads = {".q_proj.": self.config.heads, ".k_proj.": self.config.kv_heads}
+        for part, count in heads.items():
+            if self.config.family == "llama" and part in name:
+                pairs = values.view(count, -1, 2, *values.shape[1:])
+                return pairs.transpose(1, 2).reshape(values.shape)
+        return values
 
 
 def gguf_name(name: str) -> str:
     """Hugging Face's tensor name in GGUF's spelling."""
-    if name == "rope_freqs":
-        return "rope_freqs.weight"
     stem, _, kind = name.rpartition(".")
     layer = ""
     if stem.startswith("model.layers."):
         number, _, stem = stem.removeprefix("model.layers.").partition(".")
         layer = f"blk.{number}."
     return f"{layer}{GGUF_NAMES[stem]}.{kind}"
-
-
-def unpermute(rows: torch.Tensor, heads: int) -> torch.Tensor:
-    """Undo llama.cpp's row order: from pairs (2i, 2i + 1) to pairs (i, i + head_dim / 2)."""
-    pairs = rows.view(heads, -1, 2, *rows.shape[1:])
-    return pairs.transpose(1, 2).reshape(rows.shape)
-
-
-def build_decoder(weights: Weights, dtype: torch.dtype, device: torch.device) -> LlamaDecoder:
-    """Read every tensor into memory as `dtype` on `device`, fuse, and assemble the decoder."""
-    config = weights.config
-
-    def read(name: str) -> torch.Tensor:
-        return weights.tensor(name).to(device=device, dtype=dtype)
-
-    def linear(*names: str) -> Linear:
-        weight = torch.cat([read(f"{name}.weight") for name in names])
-        has_bias = f"{names[0]}.bias" in weights
-        return Dense(weight, torch.cat([read(f"{n}.bias") for n in names]) if has_bias else None)
-
-    def layer(number: int) -> LayerWeights:
-        at = f"model.layers.{number}"
-        attention, mlp = f"{at}.self_attn", f"{at}.mlp"
-        return LayerWeights(
-            attention_norm=read(f"{at}.input_layernorm.weight"),
-            qkv=linear(f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj"),
-            output=linear(f"{attention}.o_proj"),
-            mlp_norm=read(f"{at}.post_attention_layernorm.weight"),
-            gate_up=linear(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
-            down=linear(f"{mlp}.down_proj"),
-            q_norm=read(f"{attention}.q_norm.weight") if config.qk_norm else None,
-            k_norm=read(f"{attention}.k_norm.weight") if config.qk_norm else None,
-        )
-
-    embedding = read("model.embed_tokens.weight")
-    return LlamaDecoder(
-        config,
-        embedding,
-        [layer(number) for number in range(config.layers)],
-        read("model.norm.weight"),
-        Dense(embedding) if config.tied_head else linear("lm_head"),
-        weights.tensor("rope_freqs").float() if "rope_freqs" in weights else None,
-    )
 
 
 def _missing(source: Path, name: str) -> ModelError:
