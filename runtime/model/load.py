@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -179,23 +179,18 @@ def _held(asked: str, device: torch.device, source: _Source) -> Held:
         if on_cpu and source.four_bit:
             return "int4"
         return "bfloat16" if not on_cpu or _fast_bfloat16() else "float32"
-    for held in get_args(Held):
-        if held == asked:
-            if held in {"int8", "int4"} and not on_cpu:
-                raise ConfigError(
-                    f"dtype {held!r} works on a CPU only", hint='use dtype="bfloat16"'
-                )
-            if held == "int4" and not source.four_bit:
-                raise ConfigError(
-                    "these weights are not stored in 4 bits", hint='use dtype="int8" or "auto"'
-                )
-            return held
-    choices = ", ".join(["auto", *get_args(Held)])
-    raise ConfigError(f"unknown dtype {asked!r}", hint=f"use one of {choices}")
+    if asked not in get_args(Held):
+        choices = ", ".join(["auto", *get_args(Held)])
+        raise ConfigError(f"unknown dtype {asked!r}", hint=f"use one of {choices}")
+    if asked in {"int8", "int4"} and not on_cpu:
+        raise ConfigError(f"dtype {asked!r} works on a CPU only", hint='use dtype="bfloat16"')
+    if asked == "int4" and not source.four_bit:
+        raise ConfigError(
+            "these weights are not stored in 4 bits", hint='use dtype="int8" or "auto"'
+        )
+    return cast("Held", asked)
 
 
 def _fast_bfloat16() -> bool:
     """Whether this CPU multiplies bfloat16 in hardware; elsewhere float32 is faster."""
-    return bool(
-        torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

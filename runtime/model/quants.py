@@ -38,10 +38,10 @@ def split_4_bit(blocks: Bytes, kind: int) -> tuple[Bytes, Halves, Halves]:
 
     weight = q * scale + minimum; Q4_0's minimum is -8 * scale, which float16 holds exactly.
     """
-    scale = blocks[:, 0:2].view(np.float16)
+    scale = blocks[:, 0:2].copy().view(np.float16)
     if kind == Q4_0:
         return _nibbles(blocks[:, 2:]), scale, scale * np.float16(-8)
-    return _nibbles(blocks[:, 4:]), scale, blocks[:, 2:4].view(np.float16)
+    return _nibbles(blocks[:, 4:]), scale, blocks[:, 2:4].copy().view(np.float16)
 
 
 def _half(raw: Bytes) -> Floats:
