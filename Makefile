@@ -1,6 +1,7 @@
 # Every command of the project; `make help` lists them. Needs Python 3.11 or newer with pip, and
-# network access to a package index for the first run. Nothing is written outside this folder and
-# the cache folder (PHLOEM_CACHE_DIR, or ~/.cache/phloem).
+# network access to a package index for the first run. Outside this folder only phloem's own two
+# are written: models (PHLOEM_CACHE_DIR, or ~/.cache/phloem) and indexes (PHLOEM_INDEX_DIR, or
+# ~/.local/share/phloem/indexes).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -9,6 +10,7 @@ PYTHON ?= $(firstword $(shell command -v python3.11 python3))
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+QUESTION ?= How long is a password reset link valid?
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -28,7 +30,8 @@ model: $(INSTALLED)  ## download the default model (93 MB) unless it is there
 	@$(BIN)/phloem model pull
 
 demo: model  ## answer a question from the handbook with a five-step program
-	@$(BIN)/python examples/support_agent.py
+	@$(BIN)/phloem index add examples/handbook --index handbook
+	@$(BIN)/phloem run examples/support_agent.py --question "$(QUESTION)" --temperature 0 --trace
 
 test: lint types layers model  ## all checks and the tests, as in CI
 	$(BIN)/python -m pytest
@@ -46,7 +49,8 @@ types: $(INSTALLED)  ## mypy, strict
 layers: $(INSTALLED)  ## imports go one way (import-linter)
 	$(BIN)/lint-imports
 
-docs: model  ## run the code of README and docs, and compare docs/structure.md with the tree
+docs: model  ## write the list of modules in docs/structure.md, and run the code of all pages
+	$(BIN)/python docs/structure.py
 	$(BIN)/python -m pytest tests/test_docs.py tests/test_structure.py
 
 bench: model  ## time the five-step program: first run, second question, repeated

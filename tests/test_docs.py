@@ -40,7 +40,7 @@ def run(words: list[str], data: Path) -> str:
     done = subprocess.run(
         words,
         cwd=ROOT,
-        env={**os.environ, "PHLOEM_DATA_DIR": str(data)},
+        env={**os.environ, "PHLOEM_INDEX_DIR": str(data)},
         capture_output=True,
         text=True,
         check=False,
