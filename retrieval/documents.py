@@ -1,0 +1,118 @@
+"""What every index asks of documents, names and queries before it touches storage.
+
+What lives here: the checks and the fingerprint. What does not: storage, and the shape of the
+types (`base.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from phloem.errors import RetrievalError
+from phloem.retrieval.base import Document, Query
+
+__all__ = [
+    "MAX_WORDS",
+    "check_index_name",
+    "check_query",
+    "embedded_text",
+    "fingerprint",
+    "in_batches",
+    "plain_text",
+    "problem",
+]
+
+MAX_WORDS = 400
+"""Words of a query that are matched. Servers cap the clauses of one query at about 1,024, and
+each word is a clause for every field."""
+
+_BAD_NAME = re.compile(r'[\\/*?"<>|\s,#:]')
+_MAX_ID_BYTES = 512
+
+
+def check_index_name(name: str) -> str:
+    """`name`, if an index may be called that: Elasticsearch's rules, so that names are portable.
+
+    Raises `RetrievalError` naming the rule.
+    """
+    if not isinstance(name, str) or not name or name in (".", ".."):
+        raise RetrievalError(f"not an index name: {name!r}", hint="give a non-empty name")
+    found = _BAD_NAME.search(name)
+    if found or name != name.lower() or name[0] in "-_+" or len(name.encode()) > 200:
+        raise RetrievalError(
+            f"not an index name: {name!r}",
+            hint='lower case, no spaces, none of \\ / * ? " < > | , # :, not starting with - _ +',
+        )
+    return name
+
+
+def check_query(query: Query) -> Query:
+    """`query`, with its text cleaned and cut. Raises `RetrievalError` for a senseless one."""
+    if query.raw is None and not (isinstance(query.text, str) and query.text.strip()):
+        raise RetrievalError(
+            f"the query text is empty ({query.text!r})",
+            hint="give text to search for; an empty query never means 'everything'",
+            index=query.index,
+        )
+    if not isinstance(query.k, int) or query.k < 1:
+        raise RetrievalError(f"k must be 1 or more, not {query.k!r}", index=query.index)
+    if query.mode not in ("bm25", "knn", "hybrid"):
+        raise RetrievalError(
+            f"no search mode {query.mode!r}", hint='one of "bm25", "knn", "hybrid"'
+        )
+    if query.timeout is not None and not query.timeout > 0:
+        raise RetrievalError(f"timeout must be positive, not {query.timeout!r}")
+    if query.raw is not None and query.mode != "bm25":
+        raise RetrievalError("a raw query takes the place of mode and text; leave mode alone")
+    return query
+
+
+def plain_text(text: str) -> str:
+    """`text` as it is matched: its first `MAX_WORDS` words, lone surrogates replaced."""
+    words = text.encode("utf-8", "replace").decode("utf-8").split()
+    return " ".join(words[:MAX_WORDS])
+
+
+def problem(doc: Document) -> str | None:
+    """Why `doc` can't be stored anywhere, or None. Types are checked: they come from files."""
+    given: list[tuple[str, Any]] = [("id", doc.id), ("text", doc.text), ("title", doc.title or "")]
+    for name, value in given:
+        if not isinstance(value, str):
+            return f"the {name} is not a string but {type(value).__name__}"
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            return f"the {name} is not valid Unicode at character {error.start}"
+    if not doc.id or len(doc.id.encode()) > _MAX_ID_BYTES:
+        return f"the id must have 1 to {_MAX_ID_BYTES} bytes"
+    try:
+        json.dumps(dict(doc.meta), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        return f"meta is not JSON: {error}"
+    return None
+
+
+def fingerprint(doc: Document) -> str:
+    """A hash of what `doc` says; two documents with equal ones need not be stored twice."""
+    content: list[Any] = [doc.text, doc.title, doc.meta]
+    if doc.vector is not None:
+        content.append([float(x) for x in doc.vector])
+    packed = json.dumps(content, sort_keys=True, ensure_ascii=True, default=list)
+    return hashlib.sha256(packed.encode()).hexdigest()[:32]
+
+
+def in_batches(docs: Iterable[Document], size: int) -> Iterator[list[Document]]:
+    """`docs` in lists of up to `size`, never holding more."""
+    source = iter(docs)
+    while batch := list(islice(source, size)):
+        yield batch
+
+
+def embedded_text(doc: Document) -> str:
+    """The text of `doc` that its vector stands for."""
+    return f"{doc.title}\n{doc.text}" if doc.title else doc.text

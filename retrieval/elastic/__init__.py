@@ -1,0 +1,1 @@
+"""Elasticsearch and OpenSearch servers. Importing this package loads no client."""

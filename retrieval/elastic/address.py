@@ -1,0 +1,105 @@
+"""A server's address and credentials, and how to keep the latter out of all text.
+
+What lives here: parsing, and the scrubbing of messages. What does not: connections.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from phloem.errors import ConfigError
+
+__all__ = ["Address", "from_environment"]
+
+_MASK = "***"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where servers of one cluster are, and how to be let in. Its repr shows no secret."""
+
+    urls: tuple[str, ...]
+    basic_auth: tuple[str, str] | None = field(default=None, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
+    verify_certificates: bool = True
+
+    @classmethod
+    def parse(
+        cls,
+        urls: str | Iterable[str],
+        *,
+        basic_auth: tuple[str, str] | None = None,
+        api_key: str | None = None,
+        ca_file: str | None = None,
+        verify_certificates: bool = True,
+    ) -> Address:
+        """An address from one or more URLs; a user and password in a URL are taken out of it.
+
+        Raises `ConfigError`, which does not show the URL's credentials.
+        """
+        clean = []
+        for url in [urls] if isinstance(urls, str) else urls:
+            bare, found = _split_credentials(url)
+            clean.append(bare)
+            basic_auth = basic_auth or found
+        if not clean:
+            raise ConfigError("no server URL is given", hint="for example http://localhost:9200")
+        if basic_auth and api_key:
+            raise ConfigError("both a password and an API key are given", hint="give one of them")
+        return cls(tuple(clean), basic_auth, api_key or None, ca_file, verify_certificates)
+
+    def __str__(self) -> str:
+        return ", ".join(self.urls)
+
+    def scrub(self, text: str) -> str:
+        """`text` with every form of the credentials masked."""
+        for secret in self._secrets():
+            text = text.replace(secret, _MASK)
+        return text
+
+    def _secrets(self) -> list[str]:
+        plain = [self.api_key] if self.api_key else []
+        if self.basic_auth:
+            user, password = self.basic_auth
+            plain += [f"{user}:{password}", password]
+        encoded = [base64.b64encode(text.encode()).decode() for text in plain]
+        return sorted((text for text in plain + encoded if text), key=len, reverse=True)
+
+
+def _split_credentials(url: str) -> tuple[str, tuple[str, str] | None]:
+    wrong = ConfigError(
+        "a server URL is not of the form http(s)://[user:password@]host[:port]",
+        hint="for example http://localhost:9200",
+    )
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise wrong from None  # the original message may quote the password
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise wrong
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    port = port or (443 if parts.scheme == "https" else 9200)
+    bare = urlunsplit((parts.scheme, f"{host}:{port}", parts.path.rstrip("/"), "", ""))
+    if parts.username is None:
+        return bare, None
+    return bare, (unquote(parts.username), unquote(parts.password or ""))
+
+
+def from_environment(environment: Mapping[str, str]) -> Address | None:
+    """The address that PHLOEM_ES_URL (several: separated by commas) and its companions
+    PHLOEM_ES_API_KEY, PHLOEM_ES_USER, PHLOEM_ES_PASSWORD and PHLOEM_ES_CA name, or None."""
+    urls = [url.strip() for url in environment.get("PHLOEM_ES_URL", "").split(",") if url.strip()]
+    if not urls:
+        return None
+    user = environment.get("PHLOEM_ES_USER")
+    return Address.parse(
+        urls,
+        basic_auth=(user, environment.get("PHLOEM_ES_PASSWORD", "")) if user else None,
+        api_key=environment.get("PHLOEM_ES_API_KEY"),
+        ca_file=environment.get("PHLOEM_ES_CA"),
+    )

@@ -1,0 +1,117 @@
+"""What is known of a server and its indexes: product, version, vectors, fields.
+
+What lives here: the questions and a cache of the answers that don't change by themselves. What
+does not: searching (`searching.py`) and storing (`storing.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from phloem.errors import FieldNotFound, IncompatibleServer
+from phloem.retrieval.elastic.bodies import Dialect, FieldMap
+from phloem.retrieval.elastic.caller import Caller
+from phloem.retrieval.elastic.transport import not_json
+
+__all__ = ["Cluster", "ServerInfo", "Vectors", "index_path"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """Who answers at an address."""
+
+    product: Dialect
+    version: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """What an index's mapping says of its vectors; `dims` is None if it has none."""
+
+    dims: int | None
+    embedder: str | None
+
+
+def index_path(index: str, call: str = "") -> str:
+    """The path of an API call about `index`."""
+    return f"/{quote(index, safe=',*')}{call}"
+
+
+class Cluster:
+    """The questions. `seconds` is the time each of them may take."""
+
+    def __init__(self, caller: Caller, fields: FieldMap, seconds: float) -> None:
+        self.caller = caller
+        self.fields = fields
+        self.seconds = seconds
+        self._info: ServerInfo | None = None
+        self._vectors: dict[str, Vectors] = {}
+
+    async def info(self) -> ServerInfo:
+        """Product and version, asked once."""
+        if self._info is None:
+            self._info = await self.ask_info(self.seconds)
+        return self._info
+
+    async def ask_info(self, seconds: float) -> ServerInfo:
+        """Product and version, asked now: also the check that the server can be used."""
+        address = self.caller.address
+        body = await self.caller.call("GET", "/", index="", seconds=seconds)
+        version = body.get("version") if isinstance(body, Mapping) else None
+        if not isinstance(version, Mapping) or "number" not in version:
+            raise not_json(address, 200, body)
+        product: Dialect = (
+            "opensearch" if version.get("distribution") == "opensearch" else "elasticsearch"
+        )
+        number = str(version["number"])
+        major = (
+            int(number.split(".", maxsplit=1)[0])
+            if number.split(".", maxsplit=1)[0].isdigit()
+            else 0
+        )
+        if product == "elasticsearch" and 0 < major < 7:
+            raise IncompatibleServer(
+                f"the server at {address} is Elasticsearch {number}; phloem needs 7.17 or later",
+                hint="upgrade the server",
+                kind="version",
+            )
+        return ServerInfo(product, number, str(body.get("cluster_name", "")))
+
+    async def vectors(self, index: str, *, fresh: bool = False) -> Vectors:
+        """The vectors of `index`, asked once unless `fresh`. Raises `IndexNotFound`."""
+        if fresh or index not in self._vectors:
+            path = index_path(index, "/_mapping")
+            body = await self.caller.call("GET", path, index=index, seconds=self.seconds)
+            mappings = [entry["mappings"] for entry in body.values()]
+            self._vectors[index] = vectors_in(mappings[0] if mappings else {}, self.fields)
+        return self._vectors[index]
+
+    async def check_fields(self, index: str, names: Iterable[str]) -> None:
+        """Raise `FieldNotFound` for the first of `names` that no document of `index` could
+        have."""
+        path = index_path(index, "/_field_caps")
+        body = await self.caller.call(
+            "GET", path, index=index, seconds=self.seconds, params={"fields": "*"}
+        )
+        known = body.get("fields", {})
+        for name in sorted(names):
+            if self.fields.path(name) not in known:
+                shown = [field for field in sorted(known) if not field.startswith("_")][:20]
+                raise FieldNotFound(
+                    f"index {index!r} at {self.caller.address} has no field {name!r}",
+                    hint=f"fields that it has: {', '.join(shown) or 'none'}",
+                    index=index,
+                    field=name,
+                )
+
+
+def vectors_in(mappings: Mapping[str, Any], fields: FieldMap) -> Vectors:
+    """What one index's mappings say of its vectors."""
+    field = mappings.get("properties", {}).get(fields.vector, {})
+    dims = field.get("dims") or field.get("dimension")
+    kept = mappings.get("_meta", {}).get("phloem", {})
+    return Vectors(dims, kept.get("embedder"))

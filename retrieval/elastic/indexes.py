@@ -1,0 +1,262 @@
+"""Makes, rebuilds, reads and removes indexes on a server.
+
+What lives here: names and aliases. What does not: writing documents (`storing.py`). The index
+`handbook` is an alias of `handbook-000001`; a rebuild fills `handbook-000002` and then switches
+the alias in one step, so that searches never see half of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any
+
+from phloem.errors import IndexNotFound, RetrievalError
+from phloem.retrieval.base import AddReport, Document, IndexInfo
+from phloem.retrieval.documents import check_index_name
+from phloem.retrieval.elastic.bodies import FINGERPRINT, filter_clause, meta_of
+from phloem.retrieval.elastic.cluster import Cluster, index_path, vectors_in
+from phloem.retrieval.elastic.mapping import index_mapping, vector_property
+from phloem.retrieval.elastic.storing import Storing
+from phloem.retrieval.embed.known import embedder_named
+from phloem.retrieval.embed.protocol import Embedder, check_dims, check_embedder
+from phloem.retrieval.filters import Filter
+
+__all__ = ["Indexes"]
+
+_PAGE = 1_000
+_GENERATION = re.compile(r"-(\d{6})$")
+
+
+class Indexes:
+    """The indexes of one cluster. See `base.Index` for what each method promises."""
+
+    def __init__(self, cluster: Cluster, embedder: Embedder | None) -> None:
+        self._cluster = cluster
+        self._embedder = embedder
+        self._storing = Storing(cluster)
+
+    async def create(self, index: str, model: type | None) -> None:
+        """An empty index under the alias `index`."""
+        check_index_name(index)
+        if await self._concrete(index):
+            raise RetrievalError(f"index {index!r} exists already", index=index)
+        dims = self._embedder.dims if self._embedder else None
+        await self._make(f"{index}-000001", dims=dims, model=model, alias=index)
+
+    async def add(self, docs: Iterable[Document], index: str) -> AddReport:
+        """Store in `index`, which is made if it does not exist."""
+        check_index_name(index)
+        first, docs = await asyncio.to_thread(_peek, docs)
+        given = len(first.vector) if first and first.vector is not None else None
+        dims = self._embedder.dims if self._embedder else given
+        if not await self._concrete(index):
+            await self._make(f"{index}-000001", dims=dims, alias=index)
+        kept = await self._cluster.vectors(index, fresh=True)
+        embedder = self._embedder
+        if embedder is None and kept.embedder is not None:
+            embedder = embedder_named(kept.embedder, index)
+        if embedder is not None and kept.dims is not None:
+            what = f"the embedder {embedder.name!r}"
+            check_dims(embedder.dims, kept.dims, what=what, index=index)
+            check_embedder(embedder.name, kept.embedder, index=index)
+        if kept.dims is None and dims is not None:
+            await self._add_vector_field(index, dims)
+        return await self._storing.add(docs, index=index, dims=kept.dims or dims, embedder=embedder)
+
+    async def rebuild(self, docs: Iterable[Document], index: str) -> AddReport:
+        """Fill a new generation, then switch the alias."""
+        check_index_name(index)
+        old = await self._concrete(index)
+        numbers = [int(found[1]) for name in old if (found := _GENERATION.search(name))]
+        new = f"{index}-{max(numbers, default=0) + 1:06d}"
+        first, docs = await asyncio.to_thread(_peek, docs)
+        given = len(first.vector) if first and first.vector is not None else None
+        dims = self._embedder.dims if self._embedder else given
+        await self._call("DELETE", new, params={"ignore_unavailable": "true"})
+        await self._make(new, dims=dims)
+        report = await self._storing.add(docs, index=new, dims=dims, embedder=self._embedder)
+        if report.failed:
+            await self._call("DELETE", new)
+            return report
+        # A plain index of that name has to go in the same step in which the alias comes.
+        plain = old == [index]
+        actions: list[dict[str, Any]] = [{"add": {"index": new, "alias": index}}]
+        for name in old:
+            gone = {"index": name} if plain else {"index": name, "alias": index}
+            actions.append({"remove_index" if plain else "remove": gone})
+        await self._call("POST", "", "/_aliases", body={"actions": actions})
+        for name in [] if plain else old:
+            await self._call("DELETE", name)
+        await self._cluster.vectors(index, fresh=True)
+        return report
+
+    async def drop(self, index: str) -> None:
+        """Remove what the name stands for."""
+        names = await self._concrete(check_index_name(index))
+        if not names:
+            raise self._missing(index)
+        for name in names:
+            await self._call("DELETE", name)
+
+    async def delete(self, ids: Iterable[str], index: str) -> int:
+        """Remove documents; returns how many there were."""
+        lines = [{"delete": {"_id": id_}} for id_ in ids]
+        await self._cluster.vectors(index)  # a bulk call would make a missing index
+        removed = 0
+        for start in range(0, len(lines), _PAGE):
+            part: Any = lines[start : start + _PAGE]
+            body = await self._call("POST", index, "/_bulk", body=part)
+            results = [item["delete"] for item in body["items"]]
+            refused = [r for r in results if r["status"] >= 300 and r["status"] != 404]
+            if refused:
+                raise RetrievalError(
+                    f"{len(refused)} documents of {index!r} could not be deleted, the first:"
+                    f" {refused[0].get('_id')}: {refused[0].get('error')}",
+                    index=index,
+                )
+            removed += sum(result["status"] < 300 for result in results)
+        await self._storing.refresh(index)
+        return removed
+
+    async def count(self, index: str) -> int:
+        """Number of documents."""
+        return int((await self._call("GET", index, "/_count"))["count"])
+
+    async def get(self, ids: Iterable[str], index: str) -> list[Document]:
+        """The documents that exist, in the order asked."""
+        fields = self._cluster.fields
+        found = await self._fetch(ids, index, {"_source_excludes": fields.vector})
+        return [
+            Document(
+                doc["_id"],
+                doc["_source"].get(fields.text, ""),
+                doc["_source"].get(fields.title),
+                meta_of(doc["_source"], fields),
+            )
+            for doc in found
+        ]
+
+    async def fingerprints(self, ids: Iterable[str], index: str) -> dict[str, str]:
+        """The stored fingerprints of the documents that have one."""
+        found = await self._fetch(ids, index, {"_source_includes": FINGERPRINT})
+        return {
+            doc["_id"]: doc["_source"][FINGERPRINT]
+            for doc in found
+            if FINGERPRINT in doc.get("_source", {})
+        }
+
+    async def ids(self, index: str, wanted: Filter | None) -> list[str]:
+        """The ids of all documents that match."""
+        clause = filter_clause(wanted, self._cluster.fields) if wanted else {"match_all": {}}
+        body = {"size": _PAGE, "query": clause, "_source": False, "sort": ["_doc"]}
+        page = await self._call("POST", index, "/_search", body=body, params={"scroll": "1m"})
+        found: list[str] = []
+        while hits := page["hits"]["hits"]:
+            found += [hit["_id"] for hit in hits]
+            again = {"scroll": "1m", "scroll_id": page["_scroll_id"]}
+            page = await self._call("POST", "", "/_search/scroll", body=again)
+        await self._call("DELETE", "", "/_search/scroll", body={"scroll_id": page["_scroll_id"]})
+        return sorted(found)
+
+    async def indexes(self) -> list[IndexInfo]:
+        """Every index but the server's own, under its alias where it has one."""
+        rows = await self._call("GET", "", "/_cat/indices", params={"format": "json", "bytes": "b"})
+        aliases = await self._call("GET", "", "/_alias")
+        mappings = await self._call("GET", "", "/_mapping")
+        infos = []
+        for row in rows:
+            name, documents = row["index"], int(row.get("docs.count") or 0)
+            if name.startswith("."):
+                continue
+            kept = vectors_in(mappings.get(name, {}).get("mappings", {}), self._cluster.fields)
+            size = _bytes(row.get("store.size"))
+            infos += [
+                IndexInfo(shown, documents, size, kept.dims, kept.embedder)
+                for shown in aliases.get(name, {}).get("aliases") or [name]
+            ]
+        return sorted(infos, key=lambda info: info.name)
+
+    async def _make(
+        self, name: str, *, dims: int | None, model: type | None = None, alias: str | None = None
+    ) -> None:
+        body = index_mapping(
+            self._cluster.fields,
+            (await self._cluster.info()).product,
+            dims=dims,
+            embedder=self._embedder.name if self._embedder else None,
+            model=model,
+        )
+        if alias:
+            body["aliases"] = {alias: {}}
+        await self._call("PUT", name, body=body)
+
+    async def _add_vector_field(self, index: str, dims: int) -> None:
+        field = vector_property(dims, (await self._cluster.info()).product)
+        embedder = self._embedder.name if self._embedder else None
+        body = {
+            "properties": {self._cluster.fields.vector: field},
+            "_meta": {"phloem": {"embedder": embedder}},
+        }
+        await self._call("PUT", index, "/_mapping", body=body)
+
+    async def _concrete(self, index: str) -> list[str]:
+        """The names of the indexes that `index` stands for; none if it does not exist."""
+        try:
+            body = await self._call("GET", index, "/_settings")
+        except IndexNotFound:
+            return []
+        return sorted(body)
+
+    async def _fetch(
+        self, ids: Iterable[str], index: str, params: dict[str, str]
+    ) -> list[dict[str, Any]]:
+        wanted = list(ids)
+        found: list[dict[str, Any]] = []
+        for start in range(0, len(wanted), _PAGE):
+            body: Any = {"ids": wanted[start : start + _PAGE]}
+            page = await self._call("POST", index, "/_mget", body=body, params=params)
+            found += [doc for doc in page["docs"] if doc.get("found")]
+            if any("error" in doc for doc in page["docs"]):
+                raise self._missing(index)
+        return found
+
+    async def _call(
+        self,
+        method: str,
+        index: str,
+        call: str = "",
+        *,
+        body: Any = None,
+        params: dict[str, str] | None = None,
+    ) -> Any:
+        path = index_path(index, call) if index else call
+        seconds = self._cluster.seconds
+        return await self._cluster.caller.call(
+            method, path, index=index, seconds=seconds, body=body, params=params
+        )
+
+    def _missing(self, index: str) -> IndexNotFound:
+        return IndexNotFound(
+            f"no index {index!r} at {self._cluster.caller.address}",
+            hint=f"phloem index add PATH... --index {index}",
+            index=index,
+        )
+
+
+def _peek(docs: Iterable[Document]) -> tuple[Document | None, Iterable[Document]]:
+    """The first document, and all of them."""
+    source = iter(docs)
+    first = next(source, None)
+    return first, source if first is None else chain([first], source)
+
+
+_UNITS = {"b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "tb": 1024**4}
+
+
+def _bytes(size: str | None) -> int:
+    """The number of bytes in "1234", or in "1.2kb" from servers that ignore `bytes=b`."""
+    found = re.fullmatch(r"([\d.]+)([kmgt]?b)?", size or "0")
+    return int(float(found[1]) * _UNITS[found[2] or "b"]) if found else 0
