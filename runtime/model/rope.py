@@ -17,28 +17,32 @@ __all__ = ["Rope", "rotate"]
 
 
 class Rope:
-    """Gives cos and sin for positions. `freq_factors` [head_dim / 2] divides the frequencies."""
+    """Gives cos and sin for positions. `freq_factors` [head_dim / 2] divides the frequencies.
+
+    `inverse_frequencies` float32 [head_dim / 2] is the angle of position 1; cos and sin are
+    multiplied by `scale`.
+    """
 
     def __init__(self, config: DecoderConfig, freq_factors: torch.Tensor | None = None) -> None:
         half = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
         inverse = 1.0 / (config.rope_theta**half)
-        self._scale = 1.0
+        self.scale = 1.0
         if freq_factors is not None:
             inverse = inverse / freq_factors
         elif config.rope_scaling is not None:
-            inverse, self._scale = _scaled(inverse, config, config.rope_scaling)
-        self._inverse = inverse
+            inverse, self.scale = _scaled(inverse, config, config.rope_scaling)
+        self.inverse_frequencies = inverse
 
     def to(self, device: torch.device) -> Rope:
         """Move the frequencies to `device`; returns self."""
-        self._inverse = self._inverse.to(device)
+        self.inverse_frequencies = self.inverse_frequencies.to(device)
         return self
 
     def __call__(self, positions: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """cos and sin for `positions` [rows], as one tensor [2, rows, 1, head_dim]."""
-        angles = positions.to(torch.float32)[:, None] * self._inverse
+        angles = positions.to(torch.float32)[:, None] * self.inverse_frequencies
         angles = torch.cat((angles, angles), dim=-1)
-        table = torch.stack((angles.cos(), angles.sin())) * self._scale
+        table = torch.stack((angles.cos(), angles.sin())) * self.scale
         return table.to(dtype)[:, :, None, :]
 
 

@@ -1,0 +1,126 @@
+// The C interface that runtime/native/abi.py calls by ctypes, and the choice of kernels.
+#include <immintrin.h>
+
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <string>
+
+#include "forward.h"
+#include "pack.h"
+
+namespace avx2 {
+extern const phloem::KernelTable kernels;
+}
+namespace avx512 {
+extern const phloem::KernelTable kernels;
+}
+namespace avx512bf16 {
+extern const phloem::KernelTable kernels;
+}
+
+namespace {
+
+thread_local std::string problem;
+
+bool runs_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
+}
+
+bool runs_avx512() {
+  return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vnni");
+}
+
+bool runs_avx512bf16() { return runs_avx512() && __builtin_cpu_supports("avx512bf16"); }
+
+struct Candidate {
+  const phloem::KernelTable* kernels;
+  bool (*runs)();
+};
+
+// Best first.
+constexpr Candidate kCandidates[] = {
+    {&avx512bf16::kernels, runs_avx512bf16},
+    {&avx512::kernels, runs_avx512},
+    {&avx2::kernels, runs_avx2},
+};
+
+const phloem::KernelTable* kernels_named(const char* name) {
+  for (const Candidate& candidate : kCandidates) {
+    if (candidate.runs() && std::strcmp(candidate.kernels->name, name) == 0) {
+      return candidate.kernels;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+#define PHLOEM_EXPORT extern "C" __attribute__((visibility("default")))
+
+
+// Names of the instruction sets this machine runs, best first, separated by spaces.
+PHLOEM_EXPORT void phloem_instruction_sets(char* out, int64_t size) {
+  std::string names;
+  for (const Candidate& candidate : kCandidates) {
+    if (!candidate.runs()) continue;
+    if (!names.empty()) names += ' ';
+    names += candidate.kernels->name;
+  }
+  std::snprintf(out, static_cast<size_t>(size), "%s", names.c_str());
+}
+
+// What went wrong in this thread's last call that returned null or a nonzero value.
+PHLOEM_EXPORT const char* phloem_problem() { return problem.c_str(); }
+
+PHLOEM_EXPORT int64_t phloem_packed_bytes(int32_t format, int64_t outputs, int64_t inputs) {
+  return (outputs + phloem::kGroup - 1) / phloem::kGroup * (inputs / phloem::kBlock) *
+         phloem::block_bytes(format);
+}
+
+PHLOEM_EXPORT void phloem_pack_q4(const uint8_t* pairs, const uint16_t* scales, const uint16_t* minimums,
+                    int64_t outputs, int64_t inputs, uint8_t* out) {
+  phloem::pack_q4(pairs, scales, minimums, outputs, inputs, out);
+}
+
+PHLOEM_EXPORT void phloem_pack_q8(const int8_t* values, const float* scales, int64_t outputs, int64_t inputs,
+                    uint8_t* out) {
+  phloem::pack_q8(values, scales, outputs, inputs, out);
+}
+
+PHLOEM_EXPORT void phloem_pack_bf16(const uint16_t* values, int64_t outputs, int64_t inputs, uint8_t* out) {
+  phloem::pack_bf16(values, outputs, inputs, out);
+}
+
+PHLOEM_EXPORT void* phloem_decoder_new(const phloem::ModelConfig* config, const phloem::Layer* layers,
+                         const char* instruction_set, int32_t threads) {
+  try {
+    const phloem::KernelTable* kernels = kernels_named(instruction_set);
+    if (kernels == nullptr) {
+      problem = std::string("this machine does not run ") + instruction_set;
+      return nullptr;
+    }
+    return new phloem::Decoder(*config, layers, *kernels, threads);
+  } catch (const std::exception& error) {
+    problem = error.what();
+    return nullptr;
+  }
+}
+
+PHLOEM_EXPORT void phloem_decoder_free(void* decoder) { delete static_cast<phloem::Decoder*>(decoder); }
+
+// 0, 1 for a bad batch, 2 if memory ran out.
+PHLOEM_EXPORT int32_t phloem_forward(void* decoder, const phloem::Batch* batch) {
+  try {
+    const char* fault = static_cast<phloem::Decoder*>(decoder)->forward(*batch);
+    if (fault == nullptr) return 0;
+    problem = fault;
+    return 1;
+  } catch (const std::bad_alloc& error) {
+    problem = error.what();
+    return 2;
+  }
+}

@@ -1,0 +1,229 @@
+// The forward pass: all layers in one call, so that nothing of Python or of an operator
+// library is paid per layer. The arithmetic is in the kernels; here is the order of things and
+// how work is cut for the threads. Which thread does a piece never changes a result.
+#include "forward.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace phloem {
+namespace {
+
+// A matrix piece holds at most this many rows: their packed form stays in a core's cache while
+// the weights of a few groups stream through it.
+constexpr int64_t kRowBlock = 64;
+constexpr int64_t kRowsPerPiece = 4;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+const char* find_fault(const Batch& b, const ModelConfig& c) {
+  for (int64_t r = 0; r < b.rows; ++r) {
+    if (b.tokens[r] < 0 || b.tokens[r] >= c.vocab) return "a token id is outside the vocabulary";
+    if (b.slots[r] < 0 || b.slots[r] >= b.pool_pages * b.page_size) {
+      return "a KV slot is outside the pool";
+    }
+  }
+  if (b.query_starts[0] != 0 || b.query_starts[b.seqs] != b.rows) {
+    return "query_starts does not cover the rows";
+  }
+  for (int64_t s = 0; s < b.seqs; ++s) {
+    const int64_t begin = b.query_starts[s], end = b.query_starts[s + 1];
+    if (begin >= end) return "a sequence has no rows";
+    if (b.context_lens[s] < end - begin || b.context_lens[s] > b.max_pages * b.page_size) {
+      return "context_lens does not fit the rows or the page table";
+    }
+    for (int64_t r = begin; r < end; ++r) {
+      if (b.positions[r] != b.context_lens[s] - (end - r)) return "positions are not consecutive";
+    }
+    for (int64_t p = 0; p < ceil_div(b.context_lens[s], b.page_size); ++p) {
+      const int64_t page = b.pages[s * b.max_pages + p];
+      if (page < 0 || page >= b.pool_pages) return "a page is outside the pool";
+    }
+  }
+  for (int64_t i = 0; i < b.wanted; ++i) {
+    if (b.logit_rows[i] < 0 || b.logit_rows[i] >= b.rows) return "a logit row is not in the batch";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Decoder::Decoder(const ModelConfig& config, const Layer* layers, const KernelTable& kernels,
+                 int threads)
+    : config_(config),
+      layers_(layers, layers + config.layers),
+      kernels_(kernels),
+      pool_(threads),
+      head_width_(int64_t{config.heads} * config.head_dim),
+      qkv_width_(head_width_ + 2 * int64_t{config.kv_heads} * config.head_dim),
+      widest_(std::max({int64_t{config.hidden}, int64_t{config.intermediate}, head_width_})),
+      row_scratch_(threads),
+      attention_scratch_(threads) {}
+
+const char* Decoder::forward(const Batch& batch) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (const char* fault = find_fault(batch, config_)) return fault;
+  if (batch.rows == 0) return nullptr;
+  const int64_t rows = batch.rows, hidden = config_.hidden, half = config_.rotary_dim / 2;
+  const int64_t tiled = ceil_div(std::max(rows, batch.wanted), kTile) * kTile;
+  hidden_ = hidden_store_.get(rows * hidden);
+  qkv_ = qkv_store_.get(rows * qkv_width_);
+  gate_up_ = gate_up_store_.get(rows * 2 * config_.intermediate);
+  cos_ = cos_store_.get(rows * half);
+  sin_ = sin_store_.get(rows * half);
+  packed_ = {bytes_.get(tiled * widest_), scales_.get(tiled * widest_ / kBlock),
+             sums_.get(tiled * widest_ / kBlock), offsets_.get(tiled * widest_ / kBlock),
+             words_.get(tiled * widest_)};
+  plan(batch);
+  for_rows(rows, [&](int64_t r, int) {
+    kernels_.read_row(&config_.embedding, batch.tokens[r], hidden_ + r * hidden);
+    for (int64_t i = 0; i < half; ++i) {
+      // The product is rounded to float32, as in the checkpoints' own code.
+      const float angle = static_cast<float>(batch.positions[r]) * config_.inverse_frequencies[i];
+      cos_[r * half + i] = static_cast<float>(std::cos(double{angle})) * config_.rope_factor;
+      sin_[r * half + i] = static_cast<float>(std::sin(double{angle})) * config_.rope_factor;
+    }
+  });
+  for (int i = 0; i < config_.layers; ++i) run_layer(batch, i);
+
+  float* wanted = wanted_store_.get(batch.wanted * hidden);
+  for (int64_t i = 0; i < batch.wanted; ++i) {
+    std::copy_n(hidden_ + batch.logit_rows[i] * hidden, hidden, wanted + i * hidden);
+  }
+  pack_normed(wanted, config_.final_norm, config_.head, batch.wanted);
+  multiply(config_.head, batch.wanted, batch.logits, config_.vocab, false);
+  return nullptr;
+}
+
+// Attention tasks: (sequence, KV head, rows), and also key segments where there would be too
+// few tasks for the threads. Rows of split sequences have a part per segment.
+void Decoder::plan(const Batch& batch) {
+  const int32_t folded = config_.heads / config_.kv_heads;
+  const int32_t block = kQueryBlock / folded;
+  int64_t unsplit = 0;
+  for (int64_t s = 0; s < batch.seqs; ++s) {
+    unsplit += ceil_div(batch.query_starts[s + 1] - batch.query_starts[s], block);
+  }
+  const bool split = unsplit * config_.kv_heads < 4 * pool_.threads();
+  tasks_.clear();
+  part_starts_.assign(1, 0);
+  for (int64_t s = 0; s < batch.seqs; ++s) {
+    const auto begin = static_cast<int32_t>(batch.query_starts[s]);
+    const auto end = static_cast<int32_t>(batch.query_starts[s + 1]);
+    const auto segments = static_cast<int32_t>(ceil_div(batch.context_lens[s], kSegment));
+    const int32_t step = split ? 1 : segments, parts = split ? segments : 1;
+    const int64_t first_part = part_starts_.back();
+    for (int32_t r = begin; r < end; ++r) part_starts_.push_back(part_starts_.back() + parts);
+    for (int32_t head = 0; head < config_.kv_heads; ++head) {
+      for (int32_t r = begin; r < end; r += block) {
+        for (int32_t i = 0; i < parts; ++i) {
+          tasks_.push_back({static_cast<int32_t>(s), head, r, std::min(r + block, end), i * step,
+                            (i + 1) * step, first_part + int64_t{r - begin} * parts + i, parts});
+        }
+      }
+    }
+  }
+  parts_ = parts_store_.get(part_starts_.back() * config_.heads * (2 + config_.head_dim));
+}
+
+void Decoder::run_layer(const Batch& batch, int index) {
+  const Layer& layer = layers_[index];
+  const int64_t rows = batch.rows, hidden = config_.hidden, inner = config_.intermediate;
+  pack_normed(hidden_, layer.attention_norm, layer.qkv, rows);
+  multiply(layer.qkv, rows, qkv_, qkv_width_, false);
+  attend(batch, index);
+  multiply(layer.output, rows, hidden_, hidden, true);
+  pack_normed(hidden_, layer.mlp_norm, layer.gate_up, rows);
+  multiply(layer.gate_up, rows, gate_up_, 2 * inner, false);
+  for_rows(rows, [&](int64_t r, int) {
+    float* gate = gate_up_ + r * 2 * inner;
+    kernels_.silu_mul(gate, gate + inner, static_cast<int>(inner), gate);
+    kernels_.pack_row(gate, static_cast<int>(inner), layer.down.format, r, &packed_);
+  });
+  multiply(layer.down, rows, hidden_, hidden, true);
+}
+
+// Rotation, KV store, attention, and its result packed for the output projection.
+void Decoder::attend(const Batch& batch, int index) {
+  const Layer& layer = layers_[index];
+  const int64_t head_dim = config_.head_dim, half = config_.rotary_dim / 2;
+  const int64_t kv_width = config_.kv_heads * head_dim;
+  for_rows(batch.rows, [&](int64_t r, int) {
+    float* x = qkv_ + r * qkv_width_;
+    for (int64_t h = 0; h < config_.heads + config_.kv_heads; ++h, x += head_dim) {
+      const bool is_query = h < config_.heads;
+      const float* norm = is_query ? layer.query_norm : layer.key_norm;
+      const int size = static_cast<int>(head_dim);
+      if (norm != nullptr) kernels_.rms_norm(x, norm, config_.norm_epsilon, size, x);
+      kernels_.rotate(x, cos_ + r * half, sin_ + r * half, config_.rotary_dim, size,
+                      is_query ? config_.attention_scale : 1.0f);
+    }
+    const int64_t slot = batch.slots[r] * kv_width;
+    kernels_.store_bf16(x - kv_width, static_cast<int>(kv_width), batch.keys[index] + slot);
+    kernels_.store_bf16(x, static_cast<int>(kv_width), batch.values[index] + slot);
+  });
+  const int64_t scratch = attention_scratch(config_.head_dim);
+  pool_.run(static_cast<int64_t>(tasks_.size()), [&](int64_t i, int thread) {
+    const AttentionArgs args{&config_,           &batch, qkv_,
+                             qkv_width_,         batch.keys[index],
+                             batch.values[index], parts_, attention_scratch_[thread].get(scratch)};
+    kernels_.attend(&args, &tasks_[i]);
+  });
+  for_rows(batch.rows, [&](int64_t r, int thread) {
+    float* row = row_scratch_[thread].get(widest_);
+    const int64_t size = 2 + head_dim, stride = config_.heads * size;
+    const float* parts = parts_ + part_starts_[r] * stride;
+    const auto count = static_cast<int>(part_starts_[r + 1] - part_starts_[r]);
+    for (int64_t h = 0; h < config_.heads; ++h) {
+      kernels_.combine(parts + h * size, count, stride, config_.head_dim, row + h * head_dim);
+    }
+    kernels_.pack_row(row, static_cast<int>(head_width_), layer.output.format, r, &packed_);
+  });
+}
+
+void Decoder::pack_normed(const float* x, const float* norm, const Matrix& reader, int64_t rows) {
+  const int hidden = config_.hidden;
+  for_rows(rows, [&](int64_t r, int thread) {
+    float* row = row_scratch_[thread].get(widest_);
+    kernels_.rms_norm(x + r * hidden, norm, config_.norm_epsilon, hidden, row);
+    kernels_.pack_row(row, hidden, reader.format, r, &packed_);
+  });
+}
+
+void Decoder::multiply(const Matrix& matrix, int64_t rows, float* out, int64_t stride,
+                       bool accumulate) {
+  const int64_t groups = ceil_div(matrix.outputs, kGroup), row_blocks = ceil_div(rows, kRowBlock);
+  // Enough pieces that no thread waits long for another, few enough that claiming is free.
+  const int64_t chunk =
+      std::clamp<int64_t>(groups / (4 * pool_.threads()), 1, row_blocks > 1 ? 4 : 32);
+  // Neighbouring pieces share weights: row blocks are the inner index.
+  pool_.run(ceil_div(groups, chunk) * row_blocks, [&](int64_t piece, int) {
+    const int64_t group = piece / row_blocks * chunk, row = piece % row_blocks * kRowBlock;
+    const GemmTask task{&matrix,
+                        &packed_,
+                        static_cast<int32_t>(row),
+                        static_cast<int32_t>(std::min(row + kRowBlock, rows)),
+                        static_cast<int32_t>(group),
+                        static_cast<int32_t>(std::min(group + chunk, groups)),
+                        out,
+                        stride,
+                        accumulate};
+    kernels_.gemm(&task);
+  });
+}
+
+// Work of well under a microsecond a row: one or two rows are not worth a barrier.
+template <class Body>
+void Decoder::for_rows(int64_t rows, const Body& body) {
+  if (rows <= 2) {
+    for (int64_t r = 0; r < rows; ++r) body(r, 0);
+    return;
+  }
+  const int64_t each = rows < 8 * kRowsPerPiece ? 1 : kRowsPerPiece;
+  pool_.run(ceil_div(rows, each), [&](int64_t piece, int thread) {
+    const int64_t end = std::min((piece + 1) * each, rows);
+    for (int64_t r = piece * each; r < end; ++r) body(r, thread);
+  });
+}
+
+}  // namespace phloem

@@ -1,0 +1,18 @@
+// The kernels of one instruction set. Compiled once per set, with PHLOEM_ISA naming it.
+#include "attention.h"
+#include "gemm.h"
+#include "model.h"
+#include "rows.h"
+
+#define PHLOEM_TEXT_OF(x) #x
+#define PHLOEM_TEXT(x) PHLOEM_TEXT_OF(x)
+
+namespace PHLOEM_ISA {
+
+extern const phloem::KernelTable kernels;
+const phloem::KernelTable kernels = {
+    PHLOEM_TEXT(PHLOEM_ISA), read_row,   rms_norm, pack_row, silu_mul,
+    rotate,                  store_bf16, gemm,     attend,   combine,
+};
+
+}  // namespace PHLOEM_ISA
