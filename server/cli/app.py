@@ -128,6 +128,15 @@ def index_list() -> None:
     _command("index", "list_indexes")
 
 
+@index.command("show")
+def index_show(
+    ids: Annotated[list[str], typer.Argument(help="ids of documents")],
+    index: Index = "default",
+) -> None:
+    """Print documents whole."""
+    _command("index", "show", index, ids)
+
+
 @index.command("delete")
 def index_delete(
     index: Annotated[str, typer.Argument(help="name of the index")],

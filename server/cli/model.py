@@ -69,7 +69,9 @@ def load_backend() -> None:
 def _make_backend() -> None:
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
         progress.add_task("loading the model")
         registry.default("backend")
 
@@ -82,7 +84,9 @@ def _fetch(name: str) -> Path:
         TransferSpeedColumn(),
     )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
         task = progress.add_task("", total=None, visible=False)
         phase = ""
 
