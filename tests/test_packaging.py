@@ -80,10 +80,12 @@ def test_installed_package_imports_every_module(wheel: Path, tmp_path: Path) -> 
     assert "Usage" in run(home / "bin" / "phloem", "--help", cwd=tmp_path)
 
 
-def test_wheel_holds_only_the_package(wheel: Path) -> None:
-    """The wheel carries the type marker and the licence, and nothing outside `phloem`."""
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    """The wheel carries every file of the rooms, the type marker and the licence."""
     names = zipfile.ZipFile(wheel).namelist()
-    assert "phloem/py.typed" in names
+    files = [p for room in ROOMS for p in (ROOT / room).rglob("*") if p.is_file()]
+    wanted = {f"phloem/{p.relative_to(ROOT)}" for p in files if p.suffix != ".pyc"}
+    assert wanted | {"phloem/py.typed"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     tops = {name.split("/")[0] for name in names}
     assert len(tops) == 2

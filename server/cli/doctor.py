@@ -23,6 +23,7 @@ from phloem.errors import PhloemError
 from phloem.retrieval import EmbeddedIndex, default_retriever
 from phloem.runtime.model import store
 from phloem.runtime.model.cache import cache_dir
+from phloem.runtime.native import build
 
 __all__ = ["Answer", "doctor", "examine"]
 
@@ -45,9 +46,9 @@ def doctor() -> None:
     answers = examine()
     for answer in answers:
         mark = ("ok  ", "green") if answer.ok else ("BAD ", "bold red")
-        line = Text.assemble(mark, (f"{answer.name:<14}", "bold"), answer.text)
+        line = Text.assemble(mark, (f"{answer.name:<16}", "bold"), answer.text)
         if answer.hint:
-            line.append(f"\n    {'':<14}hint: {answer.hint}")
+            line.append(f"\n    {'':<16}hint: {answer.hint}")
         console.print(line)
     if not all(answer.ok for answer in answers):
         raise typer.Exit(1)
@@ -59,6 +60,7 @@ def examine() -> list[Answer]:
         "phloem": lambda: f"{version('phloem')}, Python {platform.python_version()}",
         **{library: _version_of(library) for library in LIBRARIES},
         "device": _device,
+        "native decoder": _native,
         "memory": _memory,
         "model": _model,
         "cache": lambda: f"{cache_dir()} (PHLOEM_CACHE_DIR)",
@@ -86,6 +88,13 @@ def _device() -> str:
         gpu = torch.cuda.get_device_properties(0)
         return f"cuda: {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB"
     return f"cpu: {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _native() -> str:
+    found = build.status()
+    if found.problem is not None:
+        return f"none, so torch is used: {found.problem}"
+    return ", ".join(found.instruction_sets)
 
 
 def _memory() -> str:
