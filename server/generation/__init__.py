@@ -1,0 +1,1 @@
+"""One request for text, whichever API it came by: admission, engine, candidates, accounting."""

@@ -1,0 +1,153 @@
+"""What a generating endpoint asks for, and doing it on the engine.
+
+What lives here: `Job` and `candidates`, which runs on the engine's loop. What does not:
+admission and accounting (`run.py`), and how requests and replies look (`openai/`, `sglang/`).
+
+The rule on lengths, the same for all endpoints: prompt + max_tokens must fit the context, or
+the request is refused with all three numbers. Without max_tokens the output may take whatever
+the prompt leaves free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from phloem.errors import ConfigError, PromptTooLong
+from phloem.grammar.spec import Constraint
+from phloem.programs.protocol import (
+    Backend,
+    SamplingParams,
+    Segment,
+    Session,
+    Special,
+    StepResult,
+    Text,
+    TokenEvent,
+)
+
+__all__ = ["Item", "Job", "candidates", "count_tokens"]
+
+Item: TypeAlias = tuple[int, TokenEvent | StepResult]
+"""The candidate's number and what happened to it; a candidate ends with its `StepResult`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Prompts and how to go on from each, `n` times. `max_tokens` None: as many as fit.
+
+    Candidate k of prompt p has the number p * n + k. `deadline` is a `time.monotonic()`
+    instant.
+    """
+
+    prompts: tuple[tuple[Segment, ...], ...]
+    params: SamplingParams
+    max_tokens: int | None
+    n: int = 1
+    constraint: Constraint | None = None
+    namespace: str = ""
+    deadline: float | None = None
+
+
+async def candidates(backend: Backend, job: Job) -> AsyncGenerator[Item, None]:
+    """The progress of all candidates of a job as it comes; see `Item`.
+
+    Raises `PromptTooLong` before anything is computed, and what `Session.generate` raises;
+    the first candidate to fail ends the others.
+    """
+    rooms = [_room(backend, prompt, job.max_tokens) for prompt in job.prompts]
+    sessions: list[Session] = []
+    streams = []
+    try:
+        for prompt, room in zip(job.prompts, rooms, strict=True):
+            session = await backend.open(
+                f"http-{uuid.uuid4().hex[:12]}", namespace=job.namespace, deadline=job.deadline
+            )
+            sessions.append(session)
+            session.append(prompt)
+            branches = [session]
+            if job.n > 1:
+                branches = await session.fork(job.n)
+                sessions += branches
+            params = replace(job.params, max_tokens=room)
+            streams += [branch.generate(params, job.constraint) for branch in branches]
+        async with contextlib.aclosing(_merge(streams)) as merged:
+            async for item in merged:
+                yield item
+    finally:
+        for session in sessions:
+            await session.close()
+
+
+def count_tokens(backend: Backend, prompt: Sequence[Segment]) -> int:
+    """How many tokens the prompt is; adjacent texts count as one."""
+    total = 0
+    text = ""
+    for segment in prompt:
+        if isinstance(segment, Text):
+            text += segment.text
+            continue
+        assert isinstance(segment, Special)
+        total += 1 + (backend.count(text) if text else 0)
+        text = ""
+    return total + (backend.count(text) if text else 0)
+
+
+def _room(backend: Backend, prompt: Sequence[Segment], max_tokens: int | None) -> int:
+    """The output tokens to ask for."""
+    limit = backend.capabilities.max_context
+    length = count_tokens(backend, prompt)
+    if length == 0:
+        raise ConfigError("the prompt is empty", hint="send at least one character", param="prompt")
+    free = limit - length
+    if (max_tokens or 1) <= free:
+        return max_tokens or free
+    asked = "" if max_tokens is None else f" and max_tokens asks for {max_tokens} more"
+    shorter = f"shorten the prompt to at most {limit - 1} tokens"
+    raise PromptTooLong(
+        f"the prompt is {length} tokens{asked}, but the context holds {limit}",
+        hint=f"lower max_tokens to {free}, or shorten the prompt" if free > 0 else shorter,
+        param="max_tokens" if free > 0 else "messages",
+        prompt_tokens=length,
+        max_tokens=max_tokens or 1,
+        limit=limit,
+    )
+
+
+async def _merge(
+    streams: Sequence[AsyncIterator[TokenEvent | StepResult]],
+) -> AsyncGenerator[Item, None]:
+    """Items of several streams in the order they come; all end when one fails."""
+    queue: asyncio.Queue[Item | Exception | None] = asyncio.Queue()
+
+    async def read(index: int, stream: AsyncIterator[TokenEvent | StepResult]) -> None:
+        try:
+            async for item in stream:
+                queue.put_nowait((index, item))
+        except Exception as error:  # noqa: BLE001 - raised again by the reader of the queue
+            queue.put_nowait(error)
+        else:
+            queue.put_nowait(None)
+        finally:
+            if isinstance(stream, AsyncGenerator):
+                await stream.aclose()
+
+    tasks = [asyncio.ensure_future(read(index, one)) for index, one in enumerate(streams)]
+    try:
+        going = len(tasks)
+        while going:
+            item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                going -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

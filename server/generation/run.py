@@ -1,0 +1,100 @@
+"""A job from admission to the last token, counted once whatever happens to it.
+
+What lives here: `generate` (a stream) and `collect` (the whole), on the web server's loop.
+What does not: the engine's side (`job.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from phloem.programs.protocol import StepResult, Usage
+from phloem.server.error_map import outcome_of
+from phloem.server.generation.job import Item, Job, candidates
+from phloem.server.http import bridge
+from phloem.server.http.state import ServerState
+
+__all__ = ["Account", "collect", "generate", "total_usage"]
+
+
+class Account:
+    """What a request has used, and how it ended; counted when its `with` block ends."""
+
+    def __init__(self, state: ServerState, kind: str, arrived: float, n: int = 1) -> None:
+        self._metrics = state.metrics
+        self._kind = kind
+        self._arrived = arrived
+        self._generated = 0
+        self._results: dict[int, StepResult] = {}
+        self._n = n
+
+    def __enter__(self) -> Account:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        outcome = self._reason()
+        if isinstance(error, Exception):
+            outcome = outcome_of(error)
+        elif error is not None:
+            # CancelledError or GeneratorExit: the reader went away.
+            outcome = "abort"
+        self._metrics.count(self._kind, outcome, self._usage(), time.monotonic() - self._arrived)
+
+    def see(self, item: Item) -> None:
+        """Take note of one item."""
+        index, happened = item
+        if isinstance(happened, StepResult):
+            self._results[index] = happened
+            return
+        if not self._generated and happened.tokens:
+            seconds = time.monotonic() - self._arrived
+            self._metrics.first_token.labels(self._kind).observe(seconds)
+        self._generated += len(happened.tokens)
+
+    def _reason(self) -> str:
+        cut = any(result.finish_reason == "length" for result in self._results.values())
+        return "length" if cut else "stop"
+
+    def _usage(self) -> Usage:
+        usage = total_usage(self._results, self._n)
+        # Candidates that were not finished have delivered tokens all the same.
+        return replace(usage, generated=max(usage.generated, self._generated))
+
+
+def total_usage(results: Mapping[int, StepResult], n: int) -> Usage:
+    """The usage of all candidates, by number; what `n` candidates share counts once."""
+    total = Usage()
+    for number in sorted(results):
+        usage = results[number].usage
+        total += replace(usage, prompt=0, reused=0, prefilled=0) if number % n else usage
+    return total
+
+
+async def generate(
+    state: ServerState, kind: str, job: Job, arrived: float
+) -> AsyncGenerator[Item, None]:
+    """The items of a job's candidates. Raises `Overloaded`, `DeadlineExceeded`, and what
+    `candidates` raises. Closing it frees the place and ends the work within one step."""
+    with Account(state, kind, arrived, job.n) as account:
+        backend = state.engine.backend
+        waiting = time.monotonic()
+        deadline = arrived + state.settings.request_timeout_s
+        job = replace(job, deadline=min(job.deadline or deadline, deadline))
+        lease = await state.gate.enter(max(0.0, (job.deadline or deadline) - waiting))
+        state.metrics.queue_wait.observe(time.monotonic() - waiting)
+        items = bridge.stream(candidates(backend, job), lease.release)
+        async with contextlib.aclosing(items):
+            async for item in items:
+                account.see(item)
+                yield item
+
+
+async def collect(state: ServerState, kind: str, job: Job, arrived: float) -> dict[int, StepResult]:
+    """The results of all candidates, by number, in order."""
+    async with contextlib.aclosing(generate(state, kind, job, arrived)) as items:
+        found = {index: item async for index, item in items if isinstance(item, StepResult)}
+    return dict(sorted(found.items()))

@@ -1,0 +1,102 @@
+"""The application: routers, middleware, handlers, and an OpenAPI document that tells the truth.
+
+What lives here: putting them together. What does not: any endpoint, and running the
+application (`serve.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from phloem.server.http import health
+from phloem.server.http.context import RequestContext
+from phloem.server.http.gatekeeper import OPEN_PATHS, Gatekeeper
+from phloem.server.http.replies import add_handlers
+from phloem.server.http.state import ServerState
+from phloem.server.openai import chat, completions, models
+from phloem.server.sglang import generate, info
+
+__all__ = ["create_app"]
+
+ROUTERS = (
+    health.router,
+    models.router,
+    chat.router,
+    completions.router,
+    generate.router,
+    info.router,
+)
+
+
+def create_app(state: ServerState) -> FastAPI:
+    """The application around `state`; its engine starts and stops with it."""
+    app = FastAPI(
+        title="phloem",
+        version=version("phloem"),
+        description="Programs, and OpenAI's API beside them, on one engine.",
+        max_body_size=state.settings.max_body_bytes,
+        root_path=state.settings.root_path,
+        middleware=_middleware(state),
+        lifespan=_lifespan,
+        docs_url="/docs",
+        redoc_url=None,
+    )
+    app.state.server = state
+    add_handlers(app)
+    for router in ROUTERS:
+        app.include_router(router)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign] # FastAPI's documented way
+    return app
+
+
+def _middleware(state: ServerState) -> list[Middleware]:
+    """From the outside in."""
+    found = [Middleware(RequestContext, metrics=state.metrics)]
+    if state.settings.cors_origins:
+        found.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(state.settings.cors_origins),
+                allow_methods=["*"],
+                allow_headers=["*"],
+            )
+        )
+    return [*found, Middleware(Gatekeeper, keys=state.keys, rate=state.rate)]
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    state: ServerState = app.state.server
+    state.engine.start()
+    yield
+    state.stopping = True
+    await state.engine.stop()
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's document, less the 422 it assumes (bad requests are 400), plus the keys."""
+    if app.openapi_schema is None:
+        found = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        state: ServerState = app.state.server
+        for path, methods in found["paths"].items():
+            for operation in methods.values():
+                operation["responses"].pop("422", None)
+                if state.keys and path not in OPEN_PATHS:
+                    operation["security"] = [{"key": []}]
+        parts = found.setdefault("components", {})
+        if state.keys:
+            parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        for name in ("HTTPValidationError", "ValidationError"):
+            parts.get("schemas", {}).pop(name, None)
+        app.openapi_schema = found
+    return app.openapi_schema

@@ -1,0 +1,96 @@
+"""Request bodies as strict JSON.
+
+What lives here: the route class whose requests parse JSON without the usual leniency: a key
+twice in one object, bytes that are not UTF-8, `NaN`, and nesting deeper than any real request
+are refused with 400. What does not: the size limit (the application's `max_body_size`) and the
+fields (each endpoint's model).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+
+from phloem.server.http.replies import RequestError
+
+__all__ = ["StrictRoute", "parse_json"]
+
+MAX_DEPTH = 100
+"""Levels of nesting; deeper JSON is an attack on the parsers that come after."""
+
+
+def parse_json(body: bytes) -> Any:
+    """`body` as JSON. Raises `RequestError` (400) for whatever two parsers could disagree on."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _refused(f"the body is not UTF-8 (byte {error.start})") from None
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise _refused(f"the body is not JSON: {error.msg} at character {error.pos}") from None
+    except RecursionError:
+        raise _refused(f"the body is nested deeper than {MAX_DEPTH} levels") from None
+    except ValueError:
+        # Python refuses to convert integers of thousands of digits.
+        raise _refused("the body holds a number of too many digits") from None
+    if _deeper(value, MAX_DEPTH):
+        raise _refused(f"the body is nested deeper than {MAX_DEPTH} levels")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for name in names if names.count(name) > 1)
+        raise _refused(f"the key {double[:80]!r} occurs twice in one object", double[:80])
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise _refused(f"{name} is not JSON")
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether `value` nests deeper than `levels`; walks level by level, not by recursion."""
+    layer = [value]
+    for _ in range(levels + 1):
+        inner: list[Any] = []
+        for item in layer:
+            if isinstance(item, dict):
+                inner.extend(item.values())
+            elif isinstance(item, list):
+                inner.extend(item)
+        layer = [item for item in inner if isinstance(item, dict | list)]
+        if not layer:
+            return False
+    return True
+
+
+def _refused(message: str, param: str | None = None) -> RequestError:
+    return RequestError(400, message, code="invalid_json", param=param)
+
+
+class _StrictRequest(Request):
+    async def json(self) -> Any:
+        """The body by `parse_json`."""
+        return parse_json(await self.body())
+
+
+class StrictRoute(APIRoute):
+    """A route that reads its body by `parse_json`; give it to `APIRouter(route_class=...)`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The framework's handler, on a strict request."""
+        handler = super().get_route_handler()
+
+        async def strict(request: Request) -> Response:
+            return await handler(_StrictRequest(request.scope, request.receive))
+
+        return strict

@@ -1,0 +1,69 @@
+"""The server's engine: loading, loaded, or failed to load.
+
+What lives here: the holder of the one `Backend`, which loads it while the server already
+answers probes. What does not: the backend (runtime) and the crossing to its loop
+(`bridge.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from phloem.errors import Overloaded, PhloemError
+from phloem.programs.protocol import Backend
+from phloem.server.http import bridge
+
+__all__ = ["Engine"]
+
+log = structlog.get_logger("phloem.server")
+
+
+class Engine:
+    """Makes its backend by `make`, in a thread, once `start` is called."""
+
+    def __init__(self, make: Callable[[], Backend]) -> None:
+        self._make = make
+        self._backend: Backend | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self.error: PhloemError | None = None
+
+    @property
+    def loaded(self) -> bool:
+        """Whether requests can be served."""
+        return self._backend is not None
+
+    @property
+    def backend(self) -> Backend:
+        """The backend. Raises `Overloaded` while it loads, and the reason if it can't."""
+        if self._backend is not None:
+            return self._backend
+        if self.error is not None:
+            raise self.error
+        raise Overloaded("the model is still loading", hint="wait for /ready", retry_after_s=2)
+
+    def start(self) -> None:
+        """Begin to load; returns at once."""
+        self._loading = asyncio.ensure_future(self._load())
+
+    async def _load(self) -> None:
+        try:
+            self._backend = await asyncio.to_thread(self._made)
+        except PhloemError as error:
+            self.error = error
+            log.error("model_not_loaded", error=type(error).__name__, reason=error.message)
+
+    def _made(self) -> Backend:
+        backend = self._make()
+        # An engine may load its weights at the first look at what it can do: look now.
+        log.info("model_ready", model=backend.capabilities.model)
+        return backend
+
+    async def stop(self) -> None:
+        """Give the backend up; running steps end with `Cancelled`."""
+        if self._loading is not None:
+            await asyncio.wait({self._loading})
+        if self._backend is not None:
+            await bridge.call(self._backend.aclose())

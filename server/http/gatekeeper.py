@@ -1,0 +1,67 @@
+"""Who may call, and how often: checked before a byte of the body is read.
+
+What lives here: the middleware for API keys and rates. What does not: the keys themselves
+(`keys.py`) and limits on running work (`admission.py`).
+"""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from phloem.server.http.keys import Keys
+from phloem.server.http.rate import RateLimit
+from phloem.server.http.replies import RequestError, json_reply
+
+__all__ = ["OPEN_PATHS", "Gatekeeper"]
+
+OPEN_PATHS = frozenset({"/", "/health", "/ready", "/metrics"})
+"""Need no key: probes and scrapers have none, and the page asks for one itself."""
+
+
+class Gatekeeper:
+    """Refuses with 401 a request without a known `Authorization: Bearer KEY`, with 429 one
+    too many. Puts the caller's name into the request's state."""
+
+    def __init__(self, app: ASGIApp, keys: Keys, rate: RateLimit) -> None:
+        self._app = app
+        self._keys = keys
+        self._rate = rate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        path = scope.get("path", "")
+        if scope["type"] != "http" or path in OPEN_PATHS or path.startswith("/static/"):
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._check(scope)
+        except RequestError as error:
+            reply = json_reply(error.status_code, {"error": error.body}, error.headers)
+            await reply(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        caller = None
+        if self._keys:
+            scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+            caller = self._keys.name_of(key.strip()) if scheme.lower() == "bearer" else None
+            if caller is None:
+                raise RequestError(
+                    401,
+                    "no valid API key was given",
+                    code="invalid_api_key",
+                    hint="send the header Authorization: Bearer KEY",
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+        scope["state"]["caller"] = caller
+        client = scope.get("client")
+        wait = self._rate.wait_s(caller or (client[0] if client else ""))
+        if wait:
+            raise RequestError(
+                429,
+                "too many requests in the last minute",
+                code="rate_limit_exceeded",
+                headers={"Retry-After": str(wait)},
+            )

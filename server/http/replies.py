@@ -1,0 +1,126 @@
+"""Errors as replies: one shape, OpenAI's, whatever went wrong.
+
+What lives here: the models of that shape for the OpenAPI document, the reply for an
+exception, and the handlers for what the framework raises. What does not: which class has
+which status (`error_map.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from phloem.errors import PhloemError
+from phloem.server.error_map import TYPES, error_object, status_of
+
+__all__ = ["ERRORS", "ErrorBody", "RequestError", "add_handlers", "error_reply", "json_reply"]
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong. `param` names the field at fault, `hint` says what to do."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    hint: str | None = None
+    details: dict[str, bool | int | float | str] | None = None
+    where: dict[str, str | int] | None = None
+
+
+class ErrorBody(BaseModel):
+    """The body of every reply with a status of 400 or more."""
+
+    error: ErrorDetail
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorBody, "description": "The request is at fault."},
+    "5XX": {"model": ErrorBody, "description": "The server or something behind it is."},
+}
+"""For `responses=` of every endpoint."""
+
+
+class RequestError(HTTPException):
+    """A request that is refused for a reason no `PhloemError` stands for."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        param: str | None = None,
+        hint: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, message, headers)
+        default = "invalid_request_error" if status < 500 else "server_error"
+        self.body: dict[str, Any] = {
+            "message": message, "type": TYPES.get(status, default), "param": param, "code": code
+        }  # fmt: skip
+        if hint is not None:
+            self.body["hint"] = hint
+
+
+def json_reply(status: int, body: Any, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON response."""
+    return JSONResponse(body, status, headers)
+
+
+def error_reply(error: BaseException) -> Response:
+    """The reply for an exception of the work itself, with `Retry-After` where known."""
+    headers = {}
+    if isinstance(error, PhloemError) and "retry_after_s" in error.details:
+        headers["Retry-After"] = str(error.details["retry_after_s"])
+    return json_reply(status_of(error), error_object(error), headers)
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Let `app` answer every exception it knows in the one shape."""
+    app.add_exception_handler(PhloemError, _phloem)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _invalid)
+
+
+async def _phloem(_: Request, error: Exception) -> Response:
+    return error_reply(error)
+
+
+async def _http(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if isinstance(error, RequestError):
+        return json_reply(error.status_code, {"error": error.body}, error.headers)
+    code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
+    known = RequestError(error.status_code, str(error.detail), code=code)
+    return json_reply(error.status_code, {"error": known.body}, error.headers)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return _validation_reply(error.errors())
+
+
+def _validation_reply(problems: Sequence[Any]) -> Response:
+    """400 for the first problem; the message says how many more there are.
+
+    The values at fault are not repeated: they may be prompts or secrets.
+    """
+    first = problems[0]
+    # The first item of a location is "body", "query", "path" or "header".
+    place = [str(part) for part in first["loc"][1:] if not str(part).startswith("function-")]
+    param = first.get("ctx", {}).get("param") or ".".join(place) or None
+    message = f"{'.'.join(place)}: {first['msg']}" if place else str(first["msg"])
+    if len(problems) > 1:
+        message += f" (and {len(problems) - 1} more)"
+    code = "invalid_json" if first["type"] == "json_invalid" else str(first["type"])
+    refused = RequestError(400, message, code=code, param=param)
+    return json_reply(400, {"error": refused.body})

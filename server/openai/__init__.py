@@ -1,0 +1,1 @@
+"""OpenAI's API: the same paths, fields and errors, on phloem's engine."""

@@ -1,0 +1,50 @@
+"""GET /v1/models and /v1/models/{model}.
+
+What lives here: the list of what a `model` field may name. What does not: loading models.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from phloem.server.http.replies import ERRORS
+from phloem.server.http.state import State
+from phloem.server.openai.names import check_model, model_names
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["openai"], responses=ERRORS)
+
+
+class ModelReply(BaseModel):
+    """One model. `max_model_len` (as in vLLM) is its context in tokens."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "phloem"
+    max_model_len: int
+
+
+class ModelList(BaseModel):
+    """All models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelReply]
+
+
+@router.get("/v1/models")
+async def list_models(state: State) -> ModelList:
+    """What a request's `model` may be."""
+    size = state.engine.backend.capabilities.max_context
+    return ModelList(data=[ModelReply(id=name, max_model_len=size) for name in model_names(state)])
+
+
+@router.get("/v1/models/{model:path}")
+async def get_model(model: str, state: State) -> ModelReply:
+    """One model by its name."""
+    check_model(state, model)
+    return ModelReply(id=model, max_model_len=state.engine.backend.capabilities.max_context)

@@ -1,0 +1,29 @@
+"""Which model names requests may use.
+
+What lives here: the names and their check. What does not: the endpoint that lists them.
+"""
+
+from __future__ import annotations
+
+from phloem.server.http.replies import RequestError
+from phloem.server.http.state import ServerState
+
+__all__ = ["check_model", "model_names"]
+
+
+def model_names(state: ServerState) -> list[str]:
+    """The names of the model: its own, and "default" for clients that must send one."""
+    return [state.engine.backend.capabilities.model, "default"]
+
+
+def check_model(state: ServerState, name: str) -> None:
+    """Raise 404 unless `name` is the model that is loaded."""
+    names = model_names(state)
+    if name not in names:
+        raise RequestError(
+            404,
+            f"there is no model {name[:100]!r} here",
+            code="model_not_found",
+            param="model",
+            hint=f"this server has {names[0]!r}",
+        )

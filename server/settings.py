@@ -1,0 +1,135 @@
+"""The server's settings: one model, filled from arguments, environment and a TOML file.
+
+What lives here: names, types, defaults and the order of sources. What does not: what a
+setting does (its own module says so) and the options of `phloem serve` (server/cli).
+
+A value given in code or on the command line wins over `PHLOEM_<NAME>` in the environment,
+that over the TOML file named by `PHLOEM_CONFIG` (or `config=`), that over the default.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from phloem.errors import ConfigError
+
+__all__ = ["Settings", "load_settings"]
+
+
+class Settings(BaseSettings):
+    """All settings of `phloem serve`. Times are seconds, sizes bytes."""
+
+    model_config = SettingsConfigDict(env_prefix="PHLOEM_", extra="forbid", frozen=True)
+
+    programs: Annotated[tuple[str, ...], NoDecode] = ()
+    """Files of programs: `FILE.py` (all its programs) or `FILE.py:FUNCTION`."""
+    model: str | None = None
+    """Name or path of the model; None is the default model."""
+    index: Path | None = None
+    """Folder of the embedded index."""
+    es_url: SecretStr | None = None
+    """Elasticsearch; takes the place of the embedded index. May hold a password: a secret."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535)
+    root_path: str = ""
+    """Prefix that a proxy in front strips."""
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
+
+    api_key: SecretStr | None = None
+    """One key, for a single user; more keys go into `api_key_file`."""
+    api_key_file: Path | None = None
+    """Lines `NAME:sha256:HEX`, as `phloem serve --hash-key` prints them."""
+    requests_per_minute: int = Field(0, ge=0)
+    """Per key (or client address, without keys); 0 is no limit."""
+    isolate_keys: bool = False
+    """Never share KV between keys: no key can time another's prompts out of the cache."""
+
+    max_body_bytes: int = Field(4 * 2**20, ge=1024)
+    max_running: int = Field(256, ge=1)
+    """Requests that may use the engine at once."""
+    max_queued: int = Field(1024, ge=0)
+    """Requests that may wait for that; more are refused with 503 and `Retry-After`."""
+    max_n: int = Field(16, ge=1)
+    """Candidates per request."""
+    request_timeout_s: float = Field(600.0, gt=0)
+    """Deadline of a request, from its arrival, if it does not set an earlier one."""
+    heartbeat_s: float = Field(10.0, gt=0)
+    """Longest silence of an event stream; a comment line fills it."""
+    early_headers_s: float = Field(0.5, gt=0)
+    """A stream waits this long for its first event, so that an early error gets its status."""
+    send_timeout_s: float = Field(60.0, gt=0)
+    """A reader that takes nothing for this long is cut off."""
+    shutdown_s: float = Field(20.0, ge=0)
+    """How long running requests may finish after a stop signal."""
+
+    journal: Path | None = None
+    """SQLite file of runs; None keeps runs in memory only."""
+    keep_runs: int = Field(10_000, ge=1)
+    """Finished runs kept; the oldest go first."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_prompts: bool = False
+    """Put prompts and outputs into the log; off, no log line holds any."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, environment, TOML; neither dotenv nor secret folders."""
+        del dotenv_settings, file_secret_settings
+        return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls))
+
+    @field_validator("programs", "cors_origins", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        """A text (an environment variable) is a list separated by commas."""
+        return tuple(filter(None, value.split(","))) if isinstance(value, str) else value
+
+    def secrets(self) -> list[str]:
+        """Texts that must never appear in a log."""
+        kept = (self.api_key, self.es_url)
+        return [secret.get_secret_value() for secret in kept if secret is not None]
+
+
+def load_settings(config: Path | None = None, **given: Any) -> Settings:
+    """The settings from `given` (None: not given), the environment and a TOML file.
+
+    Raises `ConfigError` that names each wrong setting and says what is wrong with it.
+    """
+    named = config or os.environ.get("PHLOEM_CONFIG")
+    if named is not None and not Path(named).is_file():
+        raise ConfigError(f"there is no settings file {named}")
+
+    class FromFile(Settings):
+        """`Settings` that also reads this file."""
+
+        model_config = SettingsConfigDict(toml_file=named)
+
+    try:
+        return FromFile(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        wrong = [
+            f"{'.'.join(map(str, item['loc']))}: {item['msg']}"
+            for item in error.errors(include_input=False, include_url=False)
+        ]
+        raise ConfigError(
+            "wrong settings: " + "; ".join(wrong),
+            hint="settings come from options, PHLOEM_* variables and the TOML file",
+        ) from None
