@@ -1,0 +1,238 @@
+"""The embedded engine as a `Backend`: torch in this process, on the CPU or a CUDA device.
+
+What lives here: `EmbeddedBackend`, which loads the model when it is first needed and opens sessions
+on its engine. What does not: sessions (`embedded_session.py`), the engine (`engine/`), models
+(`model/`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from phloem.errors import Cancelled, ConfigError, Unsupported
+from phloem.grammar.compiler import GrammarCompiler
+from phloem.programs.protocol import Backend, Capabilities, ChatFormat, Segment, Snapshot, Special
+from phloem.runtime.embedded_session import EmbeddedSession, Place, Services
+from phloem.runtime.engine.engine import Engine
+from phloem.runtime.engine.messages import Computed, Failed
+from phloem.runtime.engine.prefix import Prefix
+from phloem.runtime.engine.sequence import Sequence as TokenSequence
+from phloem.runtime.engine.state import EngineConfig
+from phloem.runtime.engine.transcript import Transcript
+from phloem.runtime.engine.vocabulary import Vocabulary
+from phloem.runtime.mailbox import Mailbox
+from phloem.runtime.model.batch import Decoder
+from phloem.runtime.model.load import load_model
+from phloem.runtime.model.loaded import LoadedModel
+
+__all__ = ["EmbeddedBackend"]
+
+_CPU_BYTES = 2 << 30
+_CPU_TOKENS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    model: LoadedModel
+    services: Services
+    capabilities: Capabilities
+    start: int
+
+
+class EmbeddedBackend(Backend):
+    """See `programs.protocol.Backend`.
+
+    `model` is a name, a path, or a model that is loaded already. `kv_tokens` sizes the KV pool
+    (default: at most 65,536 tokens, 2 GB and a quarter of the free memory on a CPU; 80% of the
+    free memory on a CUDA device). The other settings are those of `EngineConfig`.
+
+    The model is loaded by `start`, the first `open`, or the first look at `capabilities`,
+    `chat` or `count`; errors are those of `load_model`. May be used from several event loops.
+    """
+
+    def __init__(
+        self,
+        model: str | LoadedModel = "smollm2-135m-instruct",
+        *,
+        dtype: str = "auto",
+        device: str = "auto",
+        kv_tokens: int | None = None,
+        page_size: int = 16,
+        max_running: int = 32,
+        queue_limit: int = 1024,
+        max_rows: int = 512,
+        pinned_share: float = 0.25,
+        prefix_cache: bool = True,
+        jump_forward: bool = True,
+    ) -> None:
+        if kv_tokens is not None and kv_tokens < page_size:
+            raise ConfigError(
+                f"kv_tokens is {kv_tokens}, less than one page of {page_size}",
+                hint="raise kv_tokens",
+            )
+        for name, value in (("page_size", page_size), ("max_running", max_running)):
+            if value < 1:
+                raise ConfigError(f"{name} is {value}; it must be 1 or more", hint=f"raise {name}")
+        if max_rows < 2:
+            raise ConfigError(f"max_rows is {max_rows}; it must be 2 or more", hint="raise it")
+        self._model = model
+        self._dtype, self._device = dtype, device
+        self._settings = EngineConfig(
+            kv_tokens=kv_tokens or 0,
+            page_size=page_size,
+            max_running=max_running,
+            queue_limit=queue_limit,
+            max_rows=max_rows,
+            pinned_share=pinned_share,
+            prefix_cache=prefix_cache,
+            jump_forward=jump_forward,
+        )
+        self._lock = threading.Lock()
+        self._loaded: _Loaded | None = None
+        self._closed = False
+
+    async def start(self) -> None:
+        """Load the model now."""
+        if self._loaded is None:
+            await asyncio.to_thread(self._load)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, for metrics and tests."""
+        return self._load().services.engine
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `Backend`."""
+        return self._load().capabilities
+
+    @property
+    def chat(self) -> ChatFormat:
+        """See `Backend`."""
+        return self._load().model.chat
+
+    async def open(
+        self,
+        session_id: str,
+        *,
+        namespace: str = "",
+        deadline: float | None = None,
+        priority: int = 0,
+        branch: str = "",
+    ) -> EmbeddedSession:
+        """See `Backend`."""
+        await self.start()
+        return self._session(Place(session_id, namespace, deadline, priority, branch))
+
+    async def restore(self, snapshot: Snapshot, session_id: str) -> EmbeddedSession:
+        """See `Backend`."""
+        await self.start()
+        fingerprint = self.capabilities.fingerprint
+        if snapshot.fingerprint != fingerprint:
+            raise Unsupported(
+                "the snapshot was made with another model or tokenizer",
+                hint="restore it on a backend with the model it was made with",
+                snapshot=snapshot.fingerprint,
+                backend=fingerprint,
+            )
+        session = self._session(Place(session_id, snapshot.namespace, branch=snapshot.branch))
+        session.transcript.restore(snapshot)
+        return session
+
+    def _session(self, place: Place) -> EmbeddedSession:
+        return EmbeddedSession(self._load().services, self._transcript(), place)
+
+    def _transcript(self) -> Transcript:
+        loaded = self._load()
+        return Transcript(loaded.model.tokenizer, loaded.start)
+
+    def count(self, text: str) -> int:
+        """See `Backend`."""
+        return len(self._load().model.tokenizer.encode(text))
+
+    async def prefill(self, segments: Sequence[Segment], *, namespace: str = "") -> int:
+        """See `Backend`. Pins take at most `pinned_share` of the pool; the oldest give way."""
+        await self.start()
+        transcript = self._transcript()
+        transcript.append(segments)
+        tokens = transcript.prompt().tokens
+        mailbox = Mailbox()
+        job = Prefix(TokenSequence(namespace, tokens, len(tokens)), mailbox.put)
+        self.engine.submit(job)
+        message = await mailbox.get()
+        if isinstance(message, Failed):
+            raise message.error
+        assert isinstance(message, Computed)
+        return message.tokens
+
+    async def flush_cache(self) -> None:
+        """See `Backend`. Pins are given up too."""
+        if self._loaded is not None:
+            await asyncio.wrap_future(self.engine.call(lambda state: state.flush()))
+
+    async def aclose(self) -> None:
+        """See `Backend`."""
+        with self._lock:
+            self._closed = True
+            loaded = self._loaded
+        if loaded is not None:
+            await asyncio.to_thread(loaded.services.engine.stop)
+
+    def _load(self) -> _Loaded:
+        with self._lock:
+            if self._closed:
+                raise Cancelled("the backend is closed", hint="make a new one")
+            if self._loaded is None:
+                self._loaded = self._make()
+            return self._loaded
+
+    def _make(self) -> _Loaded:
+        model = self._model
+        if isinstance(model, str):
+            model = load_model(model, device=self._device, dtype=self._dtype)
+        settings = self._settings
+        vocabulary = Vocabulary(model.tokenizer, model.decoder.vocab_size, model.eos_ids)
+        engine = Engine(model.decoder, vocabulary, settings.with_pool(_pool(model.decoder)))
+        compiler = GrammarCompiler(
+            model.tokenizer.to_json(), vocabulary.size, sorted(model.eos_ids)
+        )
+        services = Services(engine, vocabulary, compiler, model.fingerprint, settings.jump_forward)
+        capabilities = Capabilities(
+            model=model.name,
+            fingerprint=model.fingerprint,
+            max_context=engine.max_tokens,
+            constraints=frozenset({"regex", "json_schema", "choices", "lark"}),
+            score=True,
+            logprobs=True,
+            seed=True,
+            fork=True,
+            snapshot=True,
+            penalties=True,
+        )
+        return _Loaded(model, services, capabilities, _start_token(model))
+
+
+def _start_token(model: LoadedModel) -> int:
+    """What a session with nothing in it starts from: what opens a conversation, else an end."""
+    for segment in model.chat_format.begin if model.chat_format else ():
+        if isinstance(segment, Special):
+            found = model.tokenizer.special_id(segment.token)
+            if found is not None:
+                return found
+    return min(model.eos_ids)
+
+
+def _pool(decoder: Decoder) -> int:
+    """The default size of the KV pool, in tokens."""
+    if decoder.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(decoder.device)
+        return int(0.8 * free) // decoder.kv_bytes_per_token()
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    budget = min(_CPU_BYTES, available // 4)
+    return min(_CPU_TOKENS, budget // decoder.kv_bytes_per_token())

@@ -1,0 +1,112 @@
+"""The second phase of a step: which rows go through the decoder together.
+
+What lives here: `plan` and the making of a `ForwardBatch`. What does not: the forward pass.
+
+Every job that generates gets its rows first (one, or a chunk of dictated tokens), then prompts
+are computed in order of admission with what is left of `max_rows`: long prompts come in
+chunks, and running streams go on meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from phloem.runtime.engine.job import Job
+from phloem.runtime.engine.memory import ensure_pages, make_room
+from phloem.runtime.engine.scoring import Scoring
+from phloem.runtime.engine.sequence import Sequence
+from phloem.runtime.engine.state import EngineState
+from phloem.runtime.model.batch import ForwardBatch
+
+__all__ = ["Entry", "Plan", "plan"]
+
+
+@dataclass(slots=True)
+class Entry:
+    """`rows` tokens of a sequence, of which the last `wanted` are asked for their logits."""
+
+    job: Job
+    seq: Sequence
+    rows: int
+
+    @property
+    def wanted(self) -> int:
+        """Rows with logits."""
+        end = self.seq.computed + self.rows
+        return max(0, end - max(self.seq.logits_from, self.seq.computed))
+
+
+@dataclass(slots=True)
+class Plan:
+    """One forward pass; logits come in the order of the entries."""
+
+    entries: list[Entry]
+    batch: ForwardBatch
+
+
+def plan(state: EngineState) -> Plan | None:
+    """The next pass, with pages for all its rows; None if there is nothing to compute."""
+    entries: list[Entry] = []
+    left = state.config.max_rows
+    for job in sorted(state.running, key=lambda job: job.prefilling):
+        if isinstance(job, Scoring) and not job.prefilling:
+            _spread(state, job)
+        planned = 0
+        for seq in job.sequences():
+            rows = job.rows(seq, left) if job in state.running else 0
+            if rows <= 0 or not _pages(state, job, seq, seq.computed + rows, planned > 0):
+                continue
+            entries.append(Entry(job, seq, rows))
+            planned += 1
+            left -= rows
+    # Whoever had to give way for a later one drops out.
+    entries = [entry for entry in entries if entry.job in state.running]
+    return Plan(entries, forward_batch(state, entries)) if entries else None
+
+
+def _pages(state: EngineState, job: Job, seq: Sequence, tokens: int, patient: bool) -> bool:
+    """Whether `seq` has pages for `tokens` tokens; `patient`: it may also wait for a later pass."""
+    if patient:
+        return state.kv.grow(seq, tokens)
+    return ensure_pages(state, job, seq, tokens)
+
+
+def _spread(state: EngineState, job: Scoring) -> None:
+    while job in state.running and not job.spread(state.kv):
+        make_room(state, job)
+
+
+def forward_batch(state: EngineState, entries: list[Entry]) -> ForwardBatch:
+    """The decoder's view of the entries."""
+    size = state.pool.page_size
+    rows = [entry.rows for entry in entries]
+    starts = np.concatenate(([0], np.cumsum(rows)))
+    ends = [entry.seq.computed + entry.rows for entry in entries]
+    used = [state.kv.pages_for(end) for end in ends]
+    table = np.zeros((len(entries), max(used)), dtype=np.int64)
+    for i, entry in enumerate(entries):
+        table[i, : used[i]] = entry.seq.pages[: used[i]]
+    positions = np.concatenate(
+        [np.arange(e.seq.computed, e.seq.computed + e.rows) for e in entries]
+    )
+    owner = np.repeat(np.arange(len(entries)), rows)
+    slots = table[owner, positions // size] * size + positions % size
+    tokens = [t for e in entries for t in e.seq.tokens[e.seq.computed : e.seq.computed + e.rows]]
+    wanted = [np.arange(starts[i + 1] - e.wanted, starts[i + 1]) for i, e in enumerate(entries)]
+    device = state.decoder.device
+
+    def tensor(values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values.astype(np.int64, copy=False)).to(device)
+
+    return ForwardBatch(
+        tokens=tensor(np.array(tokens)),
+        positions=tensor(positions),
+        slots=tensor(slots),
+        query_starts=starts.tolist(),
+        context_lens=ends,
+        pages=tensor(table),
+        logit_rows=tensor(np.concatenate(wanted)),
+    )

@@ -1,0 +1,182 @@
+"""The engine: one thread that owns the decoder, its KV, and every job.
+
+What lives here: `Engine`: the thread, its inbox, and the loop over the phases of a step. What does
+not: the phases (`admission.py`, `batching.py`, `completion.py`) and sessions
+(`runtime/embedded.py`).
+
+Everything that touches the state is run by the thread, in the order in which it was asked for;
+other threads only put commands into the inbox.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+import torch
+
+from phloem.errors import Cancelled, Overloaded, PromptTooLong
+from phloem.runtime.engine.admission import admit, expire
+from phloem.runtime.engine.audit import audit
+from phloem.runtime.engine.batching import plan
+from phloem.runtime.engine.completion import complete
+from phloem.runtime.engine.job import Job
+from phloem.runtime.engine.messages import Failed
+from phloem.runtime.engine.state import EngineConfig, EngineState, Stats
+from phloem.runtime.engine.vocabulary import Vocabulary
+from phloem.runtime.model.batch import Decoder, ForwardBatch
+
+__all__ = ["Engine"]
+
+T = TypeVar("T")
+
+
+class Engine:
+    """Runs jobs on one decoder. Every method may be called from any thread.
+
+    The rule for limits: a job whose prompt and requested tokens together exceed the context or
+    the KV pool, whichever is smaller, is refused at once with `PromptTooLong`; nothing is ever
+    clamped.
+    """
+
+    def __init__(self, decoder: Decoder, vocabulary: Vocabulary, config: EngineConfig) -> None:
+        self._state = EngineState(decoder, vocabulary, config)
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="phloem-engine", daemon=True)
+        self._thread.start()
+        # A daemon thread inside of torch while the interpreter goes down can crash it.
+        atexit.register(self.stop)
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens a sequence may have, prompt and output together."""
+        return self._state.max_tokens
+
+    def submit(self, job: Job) -> None:
+        """Queue a job; its outcome, also a refusal, comes through `job.deliver`.
+
+        Raises `PromptTooLong` for a job that can never run.
+        """
+        tokens, requested, limit = job.prompt, job.requested(), self.max_tokens
+        if tokens + requested > limit:
+            raise PromptTooLong(
+                f"the prompt has {tokens} tokens and {requested} more were requested, "
+                f"together {tokens + requested}; the limit is {limit}",
+                hint="shorten the prompt, or lower max_tokens",
+                prompt_tokens=tokens,
+                requested_tokens=requested,
+                limit=limit,
+            )
+        self._post(lambda: self._enqueue(job), lambda: job.deliver(Failed(_stopped())))
+
+    def cancel(self, job: Job) -> None:
+        """End a job with `Cancelled` before the next forward pass; nothing if it has ended."""
+        job.cancelled = True
+        self._post(lambda: None, lambda: None)
+
+    def call(self, action: Callable[[EngineState], T]) -> Future[T]:
+        """Run `action` on the state, between two steps."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(action(self._state))
+                except BaseException as error:  # noqa: BLE001 - the caller gets it
+                    future.set_exception(error)
+
+        self._post(run, lambda: future.set_exception(_stopped()))
+        return future
+
+    def audit(self) -> None:
+        """Check every count and owner of the KV pool. Raises `AssertionError` on a breach."""
+        self.call(audit).result()
+
+    def stats(self) -> Stats:
+        """The counters, as they are now."""
+        return self._state.stats
+
+    def stop(self) -> None:
+        """End all jobs with `Cancelled` and the thread. May be called twice."""
+        with self._lock:
+            self._stopping = True
+            self._inbox.put(lambda: None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        atexit.unregister(self.stop)
+
+    def _post(self, command: Callable[[], None], refuse: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._stopping:
+                self._inbox.put(command)
+                return
+        refuse()
+
+    # On the thread
+
+    def _run(self) -> None:
+        state = self._state
+        while not self._stopping:
+            self._read_inbox(wait=not state.running and not state.waiting)
+            self._step()
+        self._read_inbox(wait=False)
+        for job in [*state.running, *state.waiting]:
+            state.cancel(job)
+
+    def _read_inbox(self, wait: bool) -> None:
+        try:
+            self._inbox.get(block=wait)()
+            while True:
+                self._inbox.get_nowait()()
+        except Empty:
+            return
+
+    def _enqueue(self, job: Job) -> None:
+        state = self._state
+        if len(state.waiting) >= state.config.queue_limit:
+            state.stats.failed += 1
+            job.deliver(Failed(_overloaded(state)))
+            return
+        state.waiting.append(job)
+
+    def _step(self) -> None:
+        """One turn: who leaves, who comes in, one forward pass, and what it led to."""
+        state = self._state
+        jobs = [*state.running, *state.waiting]
+        try:
+            expire(state)
+            admit(state)
+            work = plan(state)
+            if work is None:
+                return
+            jobs = list({id(entry.job): entry.job for entry in work.entries}.values())
+            logits = self._forward(work.batch)
+            complete(state, work, logits)
+        except Exception as error:  # noqa: BLE001 - reported to the jobs' owners and logged
+            state.fail_unexpectedly([job for job in jobs if state.has(job)], error)
+
+    def _forward(self, batch: ForwardBatch) -> torch.Tensor:
+        state = self._state
+        state.stats.passes += 1
+        state.stats.rows += len(batch.tokens)
+        return state.decoder.forward(batch, state.pool.storage)
+
+
+def _stopped() -> Cancelled:
+    return Cancelled("the engine was stopped", hint="open a new backend")
+
+
+def _overloaded(state: EngineState) -> Overloaded:
+    waiting = len(state.waiting)
+    return Overloaded(
+        f"{waiting} steps are waiting already, and the queue holds {state.config.queue_limit}",
+        hint="try again later, or start fewer runs at once",
+        waiting=waiting,
+        retry_after_s=state.wait_estimate(),
+    )

@@ -1,0 +1,289 @@
+"""Generating one step's text: what to draw next, and what a drawn token leads to.
+
+What lives here: `Generation`. What does not: the forward pass and the draw (the scheduler's
+phases), stop texts (`output_text.py`), the grammar (`constrained.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from phloem.programs.protocol import FinishReason, SamplingParams, TokenEvent, TokenLogprob, Usage
+from phloem.runtime.engine.constrained import Constrained
+from phloem.runtime.engine.healing import Border
+from phloem.runtime.engine.job import Job
+from phloem.runtime.engine.messages import Deliver, Generated, Progress
+from phloem.runtime.engine.noise import Noise
+from phloem.runtime.engine.output_text import OutputText, Piece
+from phloem.runtime.engine.sampler import Draw
+from phloem.runtime.engine.sequence import Sequence
+from phloem.runtime.engine.vocabulary import Vocabulary
+
+__all__ = ["Generation"]
+
+
+LogprobOf: TypeAlias = Callable[[int], TokenLogprob] | None
+"""Looks a token's log-probability up in the row it was drawn from; None: not asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    id: int
+    forced: bool
+    logprob: TokenLogprob | None
+
+
+class Generation(Job):
+    """One `Session.generate`, as the scheduler sees it.
+
+    `border` (the prompt's last token is taken back) needs a prompt of two tokens or more.
+    `jump` lets dictated tokens enter the decoder as one chunk.
+    """
+
+    kind = "generate"
+
+    def __init__(
+        self,
+        seq: Sequence,
+        deliver: Deliver,
+        *,
+        params: SamplingParams,
+        vocabulary: Vocabulary,
+        noise: Noise,
+        text: OutputText,
+        constrained: Constrained | None = None,
+        border: Border | None = None,
+        jump: bool = True,
+        deadline: float | None = None,
+        priority: int = 0,
+    ) -> None:
+        super().__init__(seq, deliver, deadline=deadline, priority=priority)
+        self.params = params
+        self.constrained = constrained
+        self.border = border
+        self.finish: FinishReason | None = None
+        """Why no further token is to come, once that is so."""
+        self._vocabulary = vocabulary
+        self._noise = noise
+        self._text = text
+        # With log-probabilities every token needs a row of logits of its own.
+        self._jump = jump and params.logprobs is None
+        self._tokens: list[_Token] = []
+        self._counts: Counter[int] = Counter()
+        self._seen = frozenset(seq.tokens) if params.repetition_penalty != 1.0 else frozenset()
+        self._generated = self._forced = 0
+        if params.max_tokens == 0:
+            self.finish = "length"
+        elif border is None and self._jump:
+            self._take_dictated()
+        self._aim()
+
+    def requested(self) -> int:
+        """The step's `max_tokens`."""
+        return self.params.max_tokens
+
+    def rows(self, seq: Sequence, limit: int) -> int:
+        """As for any job, but the rows whose logits are wanted stay together."""
+        rows = min(seq.pending, limit)
+        if rows < seq.pending and seq.computed + rows > seq.logits_from:
+            rows = max(0, seq.logits_from - seq.computed)
+        return rows
+
+    @property
+    def prompt_ready(self) -> bool:
+        """Whether the whole prompt is computed and its border decided."""
+        return self.border is None and self.seq.computed >= self.base
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text is at its end and the prompt computed (the next step needs it)."""
+        return self.finish is not None and not self.prefilling
+
+    # What to draw
+
+    def border_draw(self) -> Draw:
+        """The draw that decides the border, from the logits of the row before the last."""
+        border, constrained = self.border, self.constrained
+        assert border is not None
+        allowed = self._vocabulary.table.allowed(
+            border,
+            self._vocabulary.size,
+            constrained.allowed() if constrained else None,
+            constrained.matcher if constrained else None,
+        )
+        position = len(self.seq.tokens) - 1
+        return Draw(self.params, self._noise.uniform(position), allowed, {}, self._seen)
+
+    def draw(self) -> Draw:
+        """The draw of the next token, from the logits of the last row.
+
+        Sets `finish` where a constraint leaves nothing to draw.
+        """
+        allowed = self._allowed()
+        if allowed is not None and not allowed.any():
+            self.finish = "stop"
+        position = len(self.seq.tokens)
+        uniform = self._noise.uniform(position)
+        return Draw(self.params, uniform, allowed, self._counts, self._seen)
+
+    def _allowed(self) -> np.ndarray | None:
+        if self.constrained is not None:
+            dictated = self.constrained.dictated()
+            if dictated is not None:
+                only = np.zeros(self._vocabulary.size, dtype=np.bool_)
+                only[dictated] = True
+                return only
+        allowed = self.constrained.allowed() if self.constrained else None
+        banned: set[int] = set()
+        if self.params.ignore_eos:
+            banned |= self._vocabulary.eos_ids
+        if self._generated < self.params.min_tokens:
+            banned |= self._vocabulary.eos_ids.union(self.params.stop_token_ids)
+        if banned:
+            if allowed is None:
+                allowed = np.ones(self._vocabulary.size, dtype=np.bool_)
+            allowed[list(banned)] = False
+        return allowed
+
+    # What a drawn token leads to
+
+    def settle_border(self, token: int, logprob: LogprobOf) -> None:
+        """Put the token drawn at the border in its place.
+
+        If the original one stays, its own row of logits holds for the next draw.
+        """
+        border, seq = self.border, self.seq
+        assert border is not None
+        self.border = None
+        if token != border.token and self._accept(self._vocabulary.table.rest(border, token)):
+            seq.tokens.pop()
+            seq.computed = len(seq.tokens)
+            self.base = len(seq.tokens)
+            self._text.skip(len(border.text))
+            self._push(token, False, logprob)
+        self._go_on()
+
+    def take(self, token: int, logprob: LogprobOf) -> None:
+        """Go on after `token` was drawn from the last row."""
+        if self.constrained is not None and self.constrained.dictated() is not None:
+            self._take_one_dictated(logprob)
+        elif token in self._vocabulary.eos_ids or token in self.params.stop_token_ids:
+            self.finish = "stop"
+        elif self._accept([token]):
+            self._push(token, False, logprob)
+        elif self.constrained is not None and self.constrained.dictated() is not None:
+            self._take_one_dictated(logprob)
+        self._go_on()
+
+    def _accept(self, says: list[int]) -> bool:
+        """Whether the constraint takes what a sampled token says."""
+        left = self.params.max_tokens - self._generated
+        return self.constrained is None or self.constrained.take(says, left)
+
+    def _go_on(self) -> None:
+        self._check_end()
+        if self._jump:
+            self._take_dictated()
+        self._aim()
+
+    def _aim(self) -> None:
+        """Ask for the logits the next draw needs."""
+        last = len(self.seq.tokens) - 1
+        if self.finish is not None:
+            last += 1
+        elif self.border is not None:
+            last -= 1
+        self.seq.logits_from = last
+
+    def _take_dictated(self) -> None:
+        """Take all that the grammar dictates."""
+        while self.finish is None and self.constrained and self.constrained.dictated() is not None:
+            self._take_one_dictated(None)
+            self._check_end()
+
+    def _take_one_dictated(self, logprob: LogprobOf) -> None:
+        constrained = self.constrained
+        assert constrained is not None
+        token = constrained.dictated()
+        assert token is not None
+        constrained.take_dictated()
+        self._push(token, True, logprob)
+
+    def _push(self, token: int, forced: bool, logprob: LogprobOf) -> None:
+        self.seq.tokens.append(token)
+        self._generated += 1
+        self._forced += forced
+        self._counts[token] += 1
+        self._tokens.append(_Token(token, forced, logprob(token) if logprob else None))
+        seek = self._generated > self.params.min_tokens
+        if self._text.push(self._vocabulary.token_bytes[token], seek=seek):
+            self.finish = "stop"
+
+    def _check_end(self) -> None:
+        constrained = self.constrained
+        if self.finish is not None:
+            return
+        if constrained is not None and constrained.ended:
+            self.finish = "forced" if constrained.closing else "stop"
+        elif self._generated >= self.params.max_tokens:
+            self.finish = "length"
+
+    # What to tell
+
+    def progress(self) -> None:
+        """Deliver what can be shown and was not yet."""
+        piece = self._text.take()
+        if piece is not None:
+            self.deliver(Progress(self._event(piece), self.base))
+
+    def conclude(self) -> None:
+        """Deliver the rest and the outcome. `finish` must be set."""
+        assert self.finish is not None
+        piece, rest = self._text.finish()
+        event = self._event(piece)
+        kept = self._tokens[: piece.last]
+        tail = tuple(self._vocabulary.encode_bytes(rest)) if rest else ()
+        event = TokenEvent(event.text, event.tokens + tail, event.forced, event.logprobs)
+        if event.text or event.tokens:
+            self.deliver(Progress(event, self.base))
+        whole = self.base + len(kept)
+        self.deliver(
+            Generated(
+                base=self.base,
+                tokens=tuple(token.id for token in kept) + tail,
+                text=self._text.shown,
+                finish_reason=self.finish,
+                stop=self._text.stop,
+                logprobs=_logprobs(kept),
+                usage=self._usage(),
+                timing=self.clock.timing(self.constrained.spent_s if self.constrained else 0.0),
+                computed=min(self.seq.computed, whole),
+            )
+        )
+
+    def _event(self, piece: Piece) -> TokenEvent:
+        tokens = self._tokens[piece.first : piece.last]
+        return TokenEvent(
+            text=piece.text,
+            tokens=tuple(token.id for token in tokens),
+            forced=sum(token.forced for token in tokens),
+            logprobs=_logprobs(tokens),
+        )
+
+    def _usage(self) -> Usage:
+        return Usage(
+            prompt=self.prompt,
+            reused=self.reused or 0,
+            prefilled=self.prefilled,
+            generated=self._generated,
+            forced=self._forced,
+        )
+
+
+def _logprobs(tokens: list[_Token]) -> tuple[TokenLogprob, ...]:
+    return tuple(token.logprob for token in tokens if token.logprob is not None)

@@ -1,0 +1,38 @@
+"""A sequence of tokens on its way through the decoder.
+
+What lives here: `Sequence`, plain state that the phases of the scheduler share. What does not:
+what is done with it (`sequence_kv.py` for its pages, `completion.py` for its logits).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from phloem.runtime.engine.radix_cache import Node
+
+__all__ = ["Sequence"]
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Tokens, and the pages that hold the KV of the first `computed` of them.
+
+    Token i lies in page `pages[i // page_size]`. Rows at or after `logits_from` are asked for
+    their logits when they are computed. Of the pages, the first `published` are nodes of the
+    prefix cache down to `node`; `tail` is the cached node of the next page, where this
+    sequence appends to it in place.
+    """
+
+    namespace: str
+    tokens: list[int]
+    logits_from: int
+    computed: int = 0
+    pages: list[int] = field(default_factory=list)
+    node: Node | None = None
+    published: int = 0
+    tail: Node | None = None
+
+    @property
+    def pending(self) -> int:
+        """Tokens that still have to enter the decoder."""
+        return len(self.tokens) - self.computed

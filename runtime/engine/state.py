@@ -1,0 +1,159 @@
+"""What the phases of the scheduler share.
+
+What lives here: `EngineConfig`, `Stats` and `EngineState` with the few ways a job leaves it. What
+does not: the phases (`admission.py`, `batching.py`, `completion.py`) and the thread (`engine.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, replace
+
+from phloem.errors import Cancelled, EngineError, PhloemError
+from phloem.runtime.engine.job import Job
+from phloem.runtime.engine.kv_pool import KVPool
+from phloem.runtime.engine.messages import Failed
+from phloem.runtime.engine.prefix import Pins, Prefix
+from phloem.runtime.engine.radix_cache import RadixCache
+from phloem.runtime.engine.scoring import Scoring
+from phloem.runtime.engine.sequence_kv import SequenceKV
+from phloem.runtime.engine.vocabulary import Vocabulary
+from phloem.runtime.model.batch import Decoder
+
+__all__ = ["EngineConfig", "EngineState", "Stats"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Limits of one engine.
+
+    `kv_tokens` is the size of the KV pool, rounded down to pages of `page_size` tokens; 0 stands
+    for a default that depends on the machine.
+    `max_running` bounds the jobs computed together, `queue_limit` those that wait.
+    `max_rows` bounds the rows of one forward pass: longer prompts are computed in chunks,
+    between which running streams go on. `pinned_share` bounds pinned prefixes, as a share of
+    the pool. `prefix_cache=False` keeps no KV at all between steps. `jump_forward=False` takes
+    dictated tokens one by one (the tokens are the same).
+    """
+
+    kv_tokens: int = 0
+    page_size: int = 16
+    max_running: int = 32
+    queue_limit: int = 1024
+    max_rows: int = 512
+    pinned_share: float = 0.25
+    prefix_cache: bool = True
+    jump_forward: bool = True
+
+    def with_pool(self, kv_tokens: int) -> EngineConfig:
+        """With `kv_tokens` as the default."""
+        return replace(self, kv_tokens=self.kv_tokens or kv_tokens)
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters since the start. `rows` entered the decoder in `passes` forward passes."""
+
+    passes: int = 0
+    rows: int = 0
+    suspended: int = 0
+    finished: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+class EngineState:
+    """The decoder, its memory, and the jobs. Touched by the engine's thread only."""
+
+    def __init__(self, decoder: Decoder, vocabulary: Vocabulary, config: EngineConfig) -> None:
+        self.decoder = decoder
+        self.vocabulary = vocabulary
+        self.config = config
+        pages = max(1, config.kv_tokens // config.page_size)
+        self.pool = KVPool(decoder.new_kv(pages, config.page_size), pages)
+        self.cache = RadixCache(self.pool)
+        self.kv = SequenceKV(self.pool, self.cache, sharing=config.prefix_cache)
+        self.pins = Pins(self.kv, int(pages * config.pinned_share))
+        self.waiting: list[Job] = []
+        self.running: list[Job] = []
+        self.stats = Stats()
+        self.memory_tight = False
+        """A job was suspended and none has left since: nobody is admitted."""
+        self.recent_job_s = 1.0
+        """Seconds from start to end of a job, averaged with more weight on late ones."""
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens the longest possible sequence may have."""
+        return min(self.decoder.max_positions, self.pool.pages * self.pool.page_size)
+
+    def has(self, job: Job) -> bool:
+        """Whether the job is queued or running."""
+        return job in self.running or job in self.waiting
+
+    def wait_estimate(self) -> float:
+        """Seconds until a newcomer may be served: what a job took lately, times those before."""
+        turns = 1 + len(self.waiting) / self.config.max_running
+        return round(turns * self.recent_job_s, 1)
+
+    def leave(self, job: Job) -> None:
+        """Take a job out, wherever it stands; what it has computed stays cached."""
+        if job in self.waiting:
+            self.waiting.remove(job)
+            return
+        self.running.remove(job)
+        self.memory_tight = False
+        for seq in job.sequences():
+            self.kv.publish(seq)
+            self.kv.detach(seq, cold=seq is not job.seq)
+        started = job.clock.started or job.clock.arrived
+        self.recent_job_s += 0.1 * (time.monotonic() - started - self.recent_job_s)
+
+    def pin(self, job: Prefix) -> None:
+        """Take a computed prefix out of the running jobs; its pages stay locked."""
+        self.running.remove(job)
+        self.pins.add(job.seq)
+
+    def cancel(self, job: Job) -> None:
+        """End a job because its owner wants that."""
+        self.leave(job)
+        self.stats.cancelled += 1
+        job.deliver(Failed(Cancelled("the step was cancelled")))
+
+    def fail(self, job: Job, error: PhloemError) -> None:
+        """End a job with an error."""
+        self.leave(job)
+        self.stats.failed += 1
+        job.deliver(Failed(error))
+
+    def fail_unexpectedly(self, jobs: list[Job], cause: Exception) -> None:
+        """End jobs because of an error that nobody foresaw; the others go on."""
+        log.error("a step failed; %d jobs end with it", len(jobs), exc_info=cause)
+        for job in jobs:
+            error = EngineError(
+                f"the engine failed in this step: {type(cause).__name__}: {cause}",
+                hint="the engine goes on; if it happens again, please report it with the log",
+            )
+            error.__cause__ = cause
+            self.fail(job, error)
+
+    def flush(self) -> None:
+        """Give up the pins and every cached page that nobody holds."""
+        while self.pins.drop_oldest():
+            pass
+        self.cache.evict(self.pool.pages)
+
+    def suspend(self, job: Job) -> None:
+        """Give a running job's pages back, keep its tokens, and let it wait to go on."""
+        for seq in job.sequences():
+            self.kv.publish(seq)
+            self.kv.detach(seq)
+        if isinstance(job, Scoring):
+            job.restart()
+        self.running.remove(job)
+        self.waiting.append(job)
+        self.memory_tight = True
+        self.stats.suspended += 1

@@ -1,0 +1,186 @@
+"""A session's tokens, the text not yet settled into tokens, and where each part came from.
+
+What lives here: `Transcript` and the `Prompt` it gives a step. What does not: any KV. Which
+tokens are computed already is the prefix cache's knowledge; a transcript is plain values.
+
+Adjacent texts are tokenised as one. So the texts at the end stay open (`pending`): a later text
+joins them, and only a special token or a generated one closes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from phloem.errors import Unsupported
+from phloem.programs.protocol import PrefixMiss, Segment, Snapshot, Special, Text
+from phloem.runtime.engine.radix_cache import common_prefix
+from phloem.runtime.engine.scoring import Choice
+from phloem.runtime.model.tokenizer import Tokenizer
+
+__all__ = ["Prompt", "Transcript"]
+
+Origins = list[tuple[int, str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a step starts from: `tokens`, of which those from `open_from` on are open text.
+
+    `heal`: the border may be healed. `segments` counts the pending segments it is made of.
+    """
+
+    tokens: list[int]
+    open_from: int
+    heal: bool
+    segments: int
+    origins: Origins
+
+
+class Transcript:
+    """`start` is the token an empty session begins with when it must."""
+
+    def __init__(self, tokenizer: Tokenizer, start: int) -> None:
+        self._tokenizer = tokenizer
+        self._start = start
+        self._tokens: list[int] = []
+        self._origins: Origins = []
+        self._pending: list[Segment] = []
+        # The longest run of tokens, from the first, that the engine has computed once.
+        self._computed: list[int] = []
+
+    def append(self, segments: Sequence[Segment]) -> None:
+        """Add segments. Raises `Unsupported`, changing nothing, for an unknown special."""
+        for segment in segments:
+            if isinstance(segment, Special):
+                self._special(segment)
+        self._pending += [s for s in segments if isinstance(s, Special) or s.text]
+
+    def prompt(self) -> Prompt:
+        """All tokens as they stand now."""
+        self._settle_specials()
+        if not self._tokens and not self._pending:
+            self._tokens = [self._start]
+        texts = [segment for segment in self._pending if isinstance(segment, Text)]
+        joined = self._tokenizer.encode("".join(text.text for text in texts)) if texts else []
+        return Prompt(
+            tokens=self._tokens + joined,
+            open_from=len(self._tokens),
+            heal=bool(texts) and texts[-1].heal,
+            segments=len(self._pending),
+            origins=self._origins + self._origins_of(texts, joined, len(self._tokens)),
+        )
+
+    def settle(self, prompt: Prompt, base: int, tokens: Sequence[int]) -> None:
+        """A step ended: the session is prompt.tokens[:base] + tokens, and nothing of it is open."""
+        self._tokens = prompt.tokens[:base] + list(tokens)
+        self._origins = [*(o for o in prompt.origins if o[0] < base), (base, None)]
+        del self._pending[: prompt.segments]
+
+    def note_computed(self, tokens: list[int]) -> None:
+        """The engine has computed these tokens."""
+        self._computed = tokens
+
+    def miss(self, prompt: Prompt, reused: int, reusable: int) -> PrefixMiss | None:
+        """Where a step computed again what had been computed, if it did.
+
+        `reusable` tokens at most could be reused: the last ones are computed for their logits.
+        """
+        known = min(common_prefix(self._computed, prompt.tokens), reusable)
+        if reused >= known:
+            return None
+        origin = next((o for at, o in reversed(prompt.origins) if at <= reused), None)
+        return PrefixMiss(reused, self._tokenizer.decode([prompt.tokens[reused]]), origin)
+
+    def choices(self, prompt: Prompt, texts: Sequence[str]) -> tuple[list[int], list[Choice]]:
+        """The common prefix of all choices, and each choice's tokens after it.
+
+        Open text and choice are tokenised as one; where that changes the open text's last
+        tokens, for any choice, these count as part of every choice.
+        """
+        separate = [Choice(text, self._tokenizer.encode(text)) for text in texts]
+        if not prompt.heal:
+            return prompt.tokens, separate
+        open_text = "".join(s.text for s in self._pending if isinstance(s, Text))
+        opened = prompt.tokens[prompt.open_from :]
+        joined = [self._tokenizer.encode(open_text + text) for text in texts]
+        shared = min((common_prefix(opened, tokens) for tokens in joined), default=len(opened))
+        if prompt.open_from + shared == 0:  # nothing would be left to start from
+            return prompt.tokens, separate
+        choices = [Choice(t, tokens[shared:]) for t, tokens in zip(texts, joined, strict=True)]
+        return prompt.tokens[: prompt.open_from + shared], choices
+
+    def copy(self) -> Transcript:
+        """An independent transcript in the same state."""
+        twin = Transcript(self._tokenizer, self._start)
+        twin._tokens = self._tokens
+        twin._origins = self._origins
+        twin._pending = list(self._pending)
+        twin._computed = self._computed
+        return twin
+
+    def snapshot(self, fingerprint: str, branch: str, namespace: str) -> Snapshot:
+        """The state as plain values."""
+        self._settle_specials()
+        return Snapshot(
+            fingerprint=fingerprint,
+            tokens=tuple(self._tokens),
+            pending=tuple(self._pending),
+            branch=branch,
+            namespace=namespace,
+            origins=tuple(self._origins),
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take over the state of `snapshot`; this transcript must be new."""
+        self._tokens = list(snapshot.tokens)
+        self._origins = list(snapshot.origins)
+        self.append(snapshot.pending)
+
+    def _settle_specials(self) -> None:
+        """Turn everything up to the last pending special into tokens."""
+        last = max((i for i, s in enumerate(self._pending) if isinstance(s, Special)), default=-1)
+        if last < 0:
+            return
+        settled, self._pending = self._pending[: last + 1], self._pending[last + 1 :]
+        tokens, origins = list(self._tokens), list(self._origins)
+        texts: list[Text] = []
+        for segment in settled:
+            if isinstance(segment, Text):
+                texts.append(segment)
+                continue
+            joined = self._tokenizer.encode("".join(text.text for text in texts))
+            origins += self._origins_of(texts, joined, len(tokens))
+            tokens += joined
+            origins.append((len(tokens), segment.origin))
+            tokens.append(self._special(segment))
+            texts = []
+        self._tokens, self._origins = tokens, origins
+
+    def _special(self, segment: Special) -> int:
+        found = self._tokenizer.special_id(segment.token)
+        if found is None:
+            raise Unsupported(
+                f"the model's tokenizer has no special token {segment.token!r}",
+                hint="use the model's own chat format, or write it as text",
+            )
+        return found
+
+    def _origins_of(self, texts: list[Text], tokens: list[int], start: int) -> Origins:
+        """Which token is the first to begin in each text."""
+        origins: Origins = []
+        ends: list[int] = []
+        total = 0
+        for text in texts:
+            total += len(text.text.encode())
+            ends.append(total)
+        at, owner = 0, -1
+        for position, token in enumerate(tokens, start):
+            new = max(owner, 0)
+            while new < len(ends) - 1 and at >= ends[new]:
+                new += 1
+            if new != owner:
+                origins.append((position, texts[new].origin))
+                owner = new
+            at += len(self._tokenizer.token_bytes(token))
+        return origins
