@@ -2,9 +2,13 @@
 
 What lives here: the choice. What does not: the retrievers.
 
-    PHLOEM_ES_URL      an Elasticsearch cluster (see `elastic/address.py` for credentials)
-    PHLOEM_INDEX_DIR   else: the folder of the embedded indexes
-                       (by default: `phloem/indexes` in the user's data folder)
+    PHLOEM_ES_URL          an Elasticsearch cluster (credentials: `elastic/address.py`)
+    PHLOEM_OPENSEARCH_URL  else: an OpenSearch cluster, likewise
+    PHLOEM_INDEX_DIR       else: the folder of the embedded indexes
+                           (by default: `phloem/indexes` in the user's data folder)
+    PHLOEM_ES_TEXT_FIELD, PHLOEM_ES_TITLE_FIELD, PHLOEM_ES_VECTOR_FIELD
+                           the fields of an index that phloem did not make; its metadata are
+                           then all its other fields
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from phloem.retrieval.elastic.address import from_environment
+from phloem.retrieval.elastic.bodies import FieldMap
 from phloem.retrieval.elastic.server import ServerRetriever
 from phloem.retrieval.embed.protocol import Embedder
 from phloem.retrieval.embedded.index import EmbeddedIndex
@@ -22,21 +27,38 @@ from phloem.retrieval.lazy import load
 __all__ = ["default_retriever", "index_folder"]
 
 
+_SERVERS = {
+    "PHLOEM_ES": "phloem.retrieval.elastic.elasticsearch:ElasticsearchRetriever",
+    "PHLOEM_OPENSEARCH": "phloem.retrieval.elastic.opensearch:OpenSearchRetriever",
+}
+
+
 def default_retriever(
     environment: Mapping[str, str] | None = None, *, embedder: Embedder | None = None
 ) -> ServerRetriever | EmbeddedIndex:
-    """Elasticsearch if PHLOEM_ES_URL is set, else the embedded index. Nothing is contacted.
+    """The retriever that `environment` (by default the process's) names. Nothing is contacted.
 
     `embedder` makes the vectors of documents that are added. Raises `ConfigError` for an
     address that is none.
     """
     settings = os.environ if environment is None else environment
-    address = from_environment(settings)
-    if address is None:
-        return EmbeddedIndex(index_folder(settings), embedder=embedder)
-    retriever = load("phloem.retrieval.elastic.elasticsearch:ElasticsearchRetriever")
-    made: ServerRetriever = retriever(address, embedder=embedder)
-    return made
+    for prefix, retriever in _SERVERS.items():
+        address = from_environment(settings, prefix)
+        if address is not None:
+            made: ServerRetriever = load(retriever)(
+                address, fields=_fields(settings), embedder=embedder
+            )
+            return made
+    return EmbeddedIndex(index_folder(settings), embedder=embedder)
+
+
+def _fields(environment: Mapping[str, str]) -> FieldMap | None:
+    names = {
+        name: environment[variable]
+        for name in ("text", "title", "vector")
+        if environment.get(variable := f"PHLOEM_ES_{name.upper()}_FIELD")
+    }
+    return FieldMap(meta=None, **names) if names else None
 
 
 def index_folder(environment: Mapping[str, str]) -> Path:

@@ -8,11 +8,13 @@ one clear error.
 from __future__ import annotations
 
 import importlib
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 from phloem.errors import ConfigError
 
-__all__ = ["load"]
+__all__ = ["load", "package_folder"]
 
 _INSTALL = {
     "opensearchpy": 'pip install "phloem[opensearch]"',
@@ -37,3 +39,11 @@ def load(target: str) -> Any:
             hint=_INSTALL.get(package, f"pip install {package}"),
             package=package,
         ) from error
+
+
+def package_folder(name: str) -> Path | None:
+    """The folder of an installed package, without importing it; None if it is not there."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))

@@ -15,6 +15,7 @@ from phloem.errors import ConfigError
 __all__ = ["Address", "from_environment"]
 
 _MASK = "***"
+_SETTINGS = ("URL", "API_KEY", "USER", "PASSWORD", "CA")
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Address:
     @classmethod
     def parse(
         cls,
-        urls: str | Iterable[str],
+        urls: str | Iterable[str] | Address,
         *,
         basic_auth: tuple[str, str] | None = None,
         api_key: str | None = None,
@@ -38,9 +39,12 @@ class Address:
         verify_certificates: bool = True,
     ) -> Address:
         """An address from one or more URLs; a user and password in a URL are taken out of it.
+        An address stays as it is.
 
         Raises `ConfigError`, which does not show the URL's credentials.
         """
+        if isinstance(urls, Address):
+            return urls
         clean = []
         for url in [urls] if isinstance(urls, str) else urls:
             bare, found = _split_credentials(url)
@@ -90,16 +94,16 @@ def _split_credentials(url: str) -> tuple[str, tuple[str, str] | None]:
     return bare, (unquote(parts.username), unquote(parts.password or ""))
 
 
-def from_environment(environment: Mapping[str, str]) -> Address | None:
-    """The address that PHLOEM_ES_URL (several: separated by commas) and its companions
-    PHLOEM_ES_API_KEY, PHLOEM_ES_USER, PHLOEM_ES_PASSWORD and PHLOEM_ES_CA name, or None."""
-    urls = [url.strip() for url in environment.get("PHLOEM_ES_URL", "").split(",") if url.strip()]
+def from_environment(environment: Mapping[str, str], prefix: str) -> Address | None:
+    """The address that PREFIX_URL (several: separated by commas) and its companions
+    PREFIX_API_KEY, PREFIX_USER, PREFIX_PASSWORD and PREFIX_CA name, or None without a URL."""
+    given = {name: environment.get(f"{prefix}_{name}", "") for name in _SETTINGS}
+    urls = [url.strip() for url in given["URL"].split(",") if url.strip()]
     if not urls:
         return None
-    user = environment.get("PHLOEM_ES_USER")
     return Address.parse(
         urls,
-        basic_auth=(user, environment.get("PHLOEM_ES_PASSWORD", "")) if user else None,
-        api_key=environment.get("PHLOEM_ES_API_KEY"),
-        ca_file=environment.get("PHLOEM_ES_CA"),
+        basic_auth=(given["USER"], given["PASSWORD"]) if given["USER"] else None,
+        api_key=given["API_KEY"] or None,
+        ca_file=given["CA"] or None,
     )

@@ -39,16 +39,12 @@ class ElasticsearchRetriever(ServerRetriever):
         embedder: Embedder | None = None,
         fuse_on_server: bool | None = None,
     ) -> None:
-        address = (
-            urls
-            if isinstance(urls, Address)
-            else Address.parse(
-                urls,
-                basic_auth=basic_auth,
-                api_key=api_key,
-                ca_file=ca_file,
-                verify_certificates=verify_certificates,
-            )
+        address = Address.parse(
+            urls,
+            basic_auth=basic_auth,
+            api_key=api_key,
+            ca_file=ca_file,
+            verify_certificates=verify_certificates,
         )
         super().__init__(
             address,

@@ -1,0 +1,55 @@
+"""The OpenSearch retriever (needs the extra `phloem[opensearch]`).
+
+What lives here: its constructor. What does not: everything it shares with Elasticsearch
+(`server.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phloem.retrieval.elastic.address import Address
+from phloem.retrieval.elastic.bodies import FieldMap
+from phloem.retrieval.elastic.opensearch_client import OpenSearchTransport
+from phloem.retrieval.elastic.server import ServerRetriever
+from phloem.retrieval.embed.protocol import Embedder
+
+__all__ = ["OpenSearchRetriever"]
+
+
+class OpenSearchRetriever(ServerRetriever):
+    """Searches an OpenSearch cluster, 2 or later, through the official client.
+
+    `urls` may hold a user and password, or give `basic_auth`; `ca_file` is the certificate
+    authority of a server with TLS. None of these is ever shown. The other parameters are those
+    of `ServerRetriever`.
+    """
+
+    def __init__(
+        self,
+        urls: str | Sequence[str] | Address,
+        *,
+        basic_auth: tuple[str, str] | None = None,
+        ca_file: str | None = None,
+        verify_certificates: bool = True,
+        timeout: float = 10.0,
+        retries: int = 2,
+        fields: FieldMap | None = None,
+        embedder: Embedder | None = None,
+        fuse_on_server: bool | None = None,
+    ) -> None:
+        address = Address.parse(
+            urls,
+            basic_auth=basic_auth,
+            ca_file=ca_file,
+            verify_certificates=verify_certificates,
+        )
+        super().__init__(
+            address,
+            OpenSearchTransport,
+            timeout=timeout,
+            retries=retries,
+            fields=fields,
+            embedder=embedder,
+            fuse_on_server=fuse_on_server,
+        )
