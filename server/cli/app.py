@@ -116,7 +116,7 @@ def index_add(
 def index_search(
     query: str,
     index: Index = "default",
-    k: Annotated[int, typer.Option(min=1, help="number of hits")] = 5,
+    k: Annotated[int, typer.Option("--hits", "-k", min=1, help="number of hits")] = 5,
 ) -> None:
     """Print the documents that match best."""
     _command("index", "search", query, index, k)

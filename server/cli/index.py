@@ -10,20 +10,48 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import TypeVar
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 from rich.text import Text
 
 from phloem.errors import RetrievalError
 from phloem.retrieval import EmbeddedIndex, Query, default_retriever
 from phloem.retrieval.elastic.server import ServerRetriever
+from phloem.retrieval.ingest.pipeline import Progress, add_files
 
-__all__ = ["delete", "list_indexes", "search", "show"]
+__all__ = ["add", "delete", "list_indexes", "search", "show"]
 
 AnyIndex = EmbeddedIndex | ServerRetriever
 T = TypeVar("T")
+
+
+def add(paths: Sequence[Path], index: str) -> None:
+    """Add files and folders with a progress bar. Raises `RetrievalError` if some failed."""
+    console = Console(stderr=True)
+    columns = (TextColumn("indexing {task.fields[file]}"), BarColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None, file="")
+
+        def show(state: Progress) -> None:
+            bar.update(task, completed=state.bytes_done, total=state.bytes_total, file=state.file)
+
+        report = _with_index(lambda chosen: add_files(chosen, paths, index=index, progress=show))
+    state = report.progress
+    typer.echo(
+        f"{index}: {state.added} passages added, {state.unchanged} unchanged, "
+        f"{state.removed} removed, from {state.files_done} files"
+    )
+    if report.failed:
+        reasons = "".join(f"\n  {what}: {why}" for what, why in report.failed)
+        raise RetrievalError(
+            f"{len(report.failed)} could not be added to {index}:{reasons}",
+            hint="the others are stored; mend these and add the same paths again",
+        )
 
 
 def search(text: str, index: str, k: int) -> None:

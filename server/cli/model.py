@@ -23,6 +23,7 @@ from rich.progress import (
 
 from phloem.errors import ModelNotFound
 from phloem.programs import registry
+from phloem.programs.protocol import Backend
 from phloem.runtime.model import store
 from phloem.runtime.model.progress import Progress as Report
 
@@ -73,7 +74,8 @@ def _make_backend() -> None:
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as progress:
         progress.add_task("loading the model")
-        registry.default("backend")
+        backend: Backend = registry.default("backend")
+        _ = backend.capabilities  # the first look loads the model
 
 
 def _fetch(name: str) -> Path:
