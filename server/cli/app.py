@@ -61,6 +61,9 @@ def run(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="an argument, where --NAME is an option here"),
     ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="name, GGUF file or safetensors folder of a model")
+    ] = None,
     temperature: Annotated[
         float | None, typer.Option(help="default of the program's gen steps; 0 is greedy")
     ] = None,
@@ -79,7 +82,7 @@ def run(
     """
     sampling = {"temperature": temperature, "seed": seed, "max_new_tokens": max_tokens}
     given = {name: value for name, value in sampling.items() if value is not None}
-    _command("run", "run", target, context.args, arg or [], given, trace, quiet)
+    _command("run", "run", target, context.args, arg or [], given, model, trace, quiet)
 
 
 @app.command()

@@ -6,6 +6,7 @@ models are and how they are fetched (`runtime/model/store.py`).
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -51,23 +52,28 @@ def path(name: str | None) -> None:
     typer.echo(store.model_path(name or store.DEFAULT_MODEL))
 
 
-def load_backend() -> None:
-    """Make the default backend, so that a run starts at once; offers to fetch its model.
+def load_backend(model: str | None) -> None:
+    """Load the default backend, or one with `model`, so that a run starts at once.
 
-    A person is asked; where nobody can answer, the model is fetched with a message.
+    Where the default model is missing, a person is asked whether to fetch it; where nobody can
+    answer, it is fetched with a message. Raises the errors of `load_model`.
     """
+    if model is not None:
+        embedded = importlib.import_module("phloem.runtime.embedded")  # this imports torch
+        registry.set_default("backend", embedded.EmbeddedBackend(model))
     try:
-        _make_backend()
+        _load()
     except ModelNotFound as error:
-        name = error.details.get("model", store.DEFAULT_MODEL)
-        typer.echo(f"The model {name} is not on this machine.", err=True)
+        if model not in {None, store.DEFAULT_MODEL}:
+            raise
+        typer.echo(error.message, err=True)
         if sys.stdin.isatty() and not typer.confirm("Download it now?", default=True, err=True):
             raise
-        _fetch(name)
-        _make_backend()
+        _fetch(store.DEFAULT_MODEL)
+        _load()
 
 
-def _make_backend() -> None:
+def _load() -> None:
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(

@@ -31,6 +31,7 @@ def run(
     words: Sequence[str],
     pairs: Sequence[str],
     sampling: Mapping[str, Any],
+    model: str | None,
     show_trace: bool,
     quiet: bool,
 ) -> None:
@@ -41,7 +42,7 @@ def run(
     """
     program = load_program(target)
     arguments = parse_arguments(program.parameters, program.hints, words, pairs)
-    load_backend()
+    load_backend(model)
     console = Console(highlight=False, markup=False, emoji=False)
     transcript = None if quiet else Transcript(console)
     events = asyncio.run(_watch(program, {**arguments, **sampling}, transcript))
