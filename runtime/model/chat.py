@@ -34,13 +34,13 @@ def chat_format(
     `specials` are the spellings of the model's control tokens. Raises `Unsupported` if the
     text around a message depends on more than its role.
     """
-    cut = _Cutter(template, bos, eos)
     try:
-        pieces = cut.pieces()
-    except TemplateError as error:
-        raise _uncuttable(name, f"it can't be rendered ({error})") from error
+        pieces = _Cutter(template, bos, eos).pieces()
     except _NotSeparableError as error:
-        raise _uncuttable(name, str(error)) from error
+        raise Unsupported(
+            f"the chat template of {name} can't be used for roles: {error}",
+            hint="write the prompt as plain text and special tokens, or use the SGLang backend",
+        ) from error
     prefix = {role: split_specials(text, specials) for role, text in pieces.prefix.items()}
     suffix = {role: split_specials(text, specials) for role, text in pieces.suffix.items()}
     return ChatFormat(
@@ -85,7 +85,10 @@ class _Cutter:
         )
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-        self._template = environment.from_string(template)
+        try:
+            self._template = environment.from_string(template)
+        except TemplateError as error:
+            raise _NotSeparableError(f"it is no valid template ({error})") from error
         self._tokens = {"bos_token": bos, "eos_token": eos}
 
     def pieces(self) -> _Pieces:
@@ -127,7 +130,7 @@ class _Cutter:
         try:
             before, between, _ = self._around("system", "user")
             suffix = _without_suffix(between, user, "the system message is part of the user's")
-        except (TemplateError, _NotSeparableError):
+        except _NotSeparableError:
             return
         # Some models open every message with their begin-of-sequence token.
         begin = bos if before.startswith(bos) and not (bos and user.startswith(bos)) else ""
@@ -153,9 +156,12 @@ class _Cutter:
         return [*parts, text]
 
     def _render(self, messages: list[dict[str, str]], generate: bool) -> str:
-        return self._template.render(
-            messages=messages, add_generation_prompt=generate, tools=None, **self._tokens
-        )
+        try:
+            return self._template.render(
+                messages=messages, add_generation_prompt=generate, tools=None, **self._tokens
+            )
+        except Exception as error:  # a template is a program: anything may go wrong in it
+            raise _NotSeparableError(f"it can't be rendered ({error})") from error
 
 
 def _raise(message: str) -> Any:
@@ -172,10 +178,3 @@ def _without_suffix(text: str, suffix: str, problem: str) -> str:
     if not text.endswith(suffix):
         raise _NotSeparableError(problem)
     return text[: len(text) - len(suffix)]
-
-
-def _uncuttable(name: str, why: str) -> Unsupported:
-    return Unsupported(
-        f"the chat template of {name} can't be used for roles: {why}",
-        hint="write the prompt as plain text and special tokens, or use the SGLang backend",
-    )

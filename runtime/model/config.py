@@ -104,17 +104,24 @@ def config_from_gguf(meta: Mapping[str, Any], tensor_names: frozenset[str]) -> D
     def get(key: str, default: Any = None) -> Any:
         return meta.get(f"{arch}.{key}", default)
 
-    heads, hidden = int(get("attention.head_count")), int(get("embedding_length"))
+    def need(key: str) -> int:
+        if f"{arch}.{key}" not in meta:
+            raise ModelError(
+                f"the GGUF file lacks the metadata {arch}.{key}", hint="take another file"
+            )
+        return int(meta[f"{arch}.{key}"])
+
+    heads, hidden = need("attention.head_count"), need("embedding_length")
     return DecoderConfig(
         family=GGUF_FAMILIES[arch],
-        vocab_size=len(meta["tokenizer.ggml.tokens"]),
+        vocab_size=len(meta.get("tokenizer.ggml.tokens", [])),
         hidden_size=hidden,
-        mlp_size=int(get("feed_forward_length")),
-        layers=int(get("block_count")),
+        mlp_size=need("feed_forward_length"),
+        layers=need("block_count"),
         heads=heads,
         kv_heads=int(get("attention.head_count_kv", heads)),
         head_dim=int(get("attention.key_length", hidden // heads)),
-        max_positions=int(get("context_length")),
+        max_positions=need("context_length"),
         norm_eps=float(get("attention.layer_norm_rms_epsilon", 1e-6)),
         rope_theta=float(get("rope.freq_base", 10_000.0)),
         rope_scaling=_gguf_scaling(get, "rope_freqs.weight" in tensor_names),

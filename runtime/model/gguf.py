@@ -54,6 +54,8 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if path.stat().st_size == 0:
+            raise self._broken("it is empty")
         with path.open("rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._at = 0

@@ -22,23 +22,28 @@ __all__ = ["StreamDecoder", "Tokenizer", "byte_alphabet"]
 class Tokenizer:
     """A tokenizer whose `encode` sees ordinary text only. Safe to share between threads.
 
-    `tokenizers` itself turns the spelling of an added token inside a text into that token. So
-    the control tokens are taken out of the encoder: they exist by `special_id` only.
+    `tokenizers` by itself turns the spelling of an added token inside a text into that token.
+    Here control tokens exist by `special_id` only.
     """
 
     def __init__(self, tokenizer_json: str, eos_ids: Iterable[int] = ()) -> None:
         self._json = tokenizer_json
         try:
             spec = json.loads(tokenizer_json)
-            self._specials = {t["content"]: int(t["id"]) for t in _control_tokens(spec)}
-            self._encoder = tokenizers.Tokenizer.from_str(json.dumps(_without_control(spec)))
+            self._encoder = _text_encoder(spec)
         except Exception as error:  # tokenizers raises bare Exception
             raise ModelError(
                 f"the model's tokenizer.json can't be used: {error}",
                 hint="download the model again (phloem model pull)",
             ) from error
+        self._specials = {
+            token["content"]: self._encoder.token_to_id(token["content"])
+            for token in spec["added_tokens"]
+            if _is_control(token)
+        }
         self._bytes = _token_bytes(spec, self._encoder)
         self.eos_ids = frozenset(eos_ids)
+        self._check_that_text_is_harmless()
 
     @property
     def vocab_size(self) -> int:
@@ -69,6 +74,16 @@ class Tokenizer:
     def to_json(self) -> str:
         """The `tokenizer.json`, control tokens included, as constraint engines read it."""
         return self._json
+
+    def _check_that_text_is_harmless(self) -> None:
+        """No control token's spelling may encode to a control token (a merge could lead there)."""
+        control = set(self._specials.values())
+        for spelling in self._specials:
+            if control.intersection(self.encode(spelling)):
+                raise ModelError(
+                    f"the tokenizer can't tell the text {spelling!r} from the special token",
+                    hint="serve the model with SGLang and use the SGLang backend",
+                )
 
 
 class StreamDecoder:
@@ -101,36 +116,30 @@ def byte_alphabet() -> dict[str, int]:
     return table
 
 
-def _control_tokens(spec: dict[str, Any]) -> list[dict[str, Any]]:
-    return [token for token in spec["added_tokens"] if _is_control(token)]
-
-
 def _is_control(token: dict[str, Any]) -> bool:
     """Added tokens that steer a model: the special ones, and tags such as <think>.
 
-    Other added tokens (runs of blanks) are ordinary text and stay in the encoder.
+    Other added tokens (runs of blanks) are ordinary text.
     """
     content = token["content"]
     return bool(token["special"]) or (content.startswith("<") and content.endswith(">"))
 
 
-def _without_control(spec: dict[str, Any]) -> dict[str, Any]:
-    control = {token["content"] for token in _control_tokens(spec)}
-    kept = [token for token in spec["added_tokens"] if token["content"] not in control]
-    # Templates of the post-processor name control tokens; encode() never adds any.
-    encoder = {**spec, "added_tokens": kept, "post_processor": None}
-    if isinstance(spec["model"].get("vocab"), dict):
-        vocab = {t: i for t, i in spec["model"]["vocab"].items() if t not in control}
-        encoder["model"] = {**spec["model"], "vocab": vocab}
+def _text_encoder(spec: dict[str, Any]) -> tokenizers.Tokenizer:
+    """An encoder that treats control tokens as the text they are spelled with."""
+    added = [{**token, "special": _is_control(token)} for token in spec["added_tokens"]]
+    encoder = tokenizers.Tokenizer.from_str(json.dumps({**spec, "added_tokens": added}))
+    encoder.encode_special_tokens = True
     return encoder
 
 
 def _token_bytes(spec: dict[str, Any], encoder: tokenizers.Tokenizer) -> list[bytes]:
-    vocab = encoder.get_vocab(with_added_tokens=False)
     spell = _spell_byte_level if _is_byte_level(spec) else _spell_sentencepiece
-    table = {i: spell(token) for token, i in vocab.items()}
+    table = {i: spell(token) for token, i in encoder.get_vocab(with_added_tokens=False).items()}
     for token in spec["added_tokens"]:
-        table[token["id"]] = b"" if token["special"] else token["content"].encode()
+        identity = encoder.token_to_id(token["content"])
+        assert identity is not None
+        table[identity] = b"" if token["special"] else token["content"].encode()
     return [table.get(i, b"") for i in range(max(table) + 1)]
 
 
