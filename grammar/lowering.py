@@ -6,28 +6,38 @@ Lark's notation. What does not: what a schema or a regex means (schema/, regex/)
 
 from __future__ import annotations
 
+import functools
 import json
+import time
 from collections.abc import Mapping
 
 from phloem.errors import ConstraintError
+from phloem.grammar.regex.emit import plain_terminal
+from phloem.grammar.regex.parser import parse_regex
+from phloem.grammar.regex.resolve import full_match
+from phloem.grammar.schema.build import build_model
+from phloem.grammar.schema.emit import write_grammar
 from phloem.grammar.spec import Constraint
 
 __all__ = ["lark_string", "lower", "with_prelude"]
 
+_TIME_LIMIT = 2.0
+"""Seconds for one schema's logic; llguidance's own work comes on top."""
 
+
+@functools.lru_cache(maxsize=64)
 def lower(constraint: Constraint) -> str:
     """The grammar of `constraint` without its `after`, as Lark text with the rule `start`."""
     match constraint.kind:
         case "regex":
-            return "start: /" + constraint.source.replace("/", "\\/") + "/\n"
+            text = full_match(parse_regex(constraint.source, "python"))
+            return f"start: TEXT\nTEXT: {plain_terminal(text)}\n"
         case "choices":
             return "start: " + " | ".join(map(lark_string, json.loads(constraint.source))) + "\n"
         case "json_schema":
-            options = {"whitespace_flexible": False}
             schema = json.loads(constraint.source)
-            if isinstance(schema, bool):
-                schema = {} if schema else {"not": {}}
-            return "start: %json " + json.dumps({**schema, "x-guidance": options}) + "\n"
+            model = build_model(schema, time.monotonic() + _TIME_LIMIT)
+            return write_grammar(model, whitespace=constraint.whitespace)
         case "lark":
             return constraint.source
     raise ConstraintError(f"unknown kind of constraint: {constraint.kind!r}")

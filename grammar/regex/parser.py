@@ -1,0 +1,418 @@
+"""Pattern text -> syntax tree, for Python's `re` and for ECMA-262 as JSON Schema uses it.
+
+What lives here: the recursive-descent parser and the refusals that name a position: what is no
+regular language (backreferences), what changes the language by the way it is searched (atomic
+groups, possessive repetition, conditionals), and what the two dialects read differently. What
+does not: assertions, which are parsed here and resolved in resolve.py.
+
+Where a validator of the same dialect might read a class more narrowly than the standard says,
+the narrower reading is taken: `\\d` in a JSON Schema is ASCII, `\\D` leaves out all digits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+from phloem.errors import ConstraintError
+from phloem.grammar.regex.nodes import (
+    EPSILON,
+    NAMED,
+    Alt,
+    Cat,
+    Chars,
+    Edge,
+    Look,
+    Node,
+    Rep,
+    named_category,
+    size,
+)
+
+__all__ = ["Dialect", "parse_regex"]
+
+Dialect = Literal["python", "ecma"]
+
+_MAX_SIZE = 250_000
+_MAX_DEPTH = 100
+_WORD, _DIGIT = list(NAMED)[:2]
+_ASCII_WORD = ((48, 57), (65, 90), (95, 95), (97, 122))
+_ASCII_DIGIT = ((48, 57),)
+_SPACE = (
+    (0x09, 0x0D), (0x1C, 0x20), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A),
+    (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000),
+)  # fmt: skip
+_BOM = ((0xFEFF, 0xFEFF),)
+# Texts that ECMA-262 counts as white space and Python does too, and those of either.
+_ECMA_SPACE = (
+    (0x20, 0x20),
+    *(span for span in _SPACE if span not in {(0x1C, 0x20), (0x85, 0x85)}),
+)
+_CLASSES: dict[Dialect, dict[str, Chars]] = {
+    "python": {
+        "d": Chars(named=(_DIGIT,)),
+        "D": Chars(named=(_DIGIT,), negated=True),
+        "w": Chars(named=(_WORD,)),
+        "W": Chars(named=(_WORD,), negated=True),
+        "s": Chars(_SPACE),
+        "S": Chars(_SPACE, negated=True),
+    },
+    "ecma": {
+        "d": Chars(_ASCII_DIGIT),
+        "D": Chars(_ASCII_DIGIT, (_DIGIT,), negated=True),
+        "w": Chars(_ASCII_WORD),
+        "W": Chars(_ASCII_WORD, (_WORD,), negated=True),
+        "s": Chars(_ECMA_SPACE),
+        "S": Chars(_SPACE + _BOM, negated=True),
+    },
+}
+_CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
+
+
+def parse_regex(pattern: str, dialect: Dialect) -> Node:
+    """The syntax tree of `pattern`.
+
+    Raises `ConstraintError` with `position` (offset in characters) in its details.
+    """
+    parser = _Parser(pattern, dialect)
+    try:
+        node = parser.alternation(0)
+    except RecursionError:
+        parser.fail("groups are nested too deeply")
+    if parser.at < len(pattern):
+        parser.fail("unbalanced parenthesis")
+    if size(node) > _MAX_SIZE:
+        raise ConstraintError(
+            f"the regex stands for more than {_MAX_SIZE:,} characters once its counted "
+            "repetitions are written out",
+            hint="lower the repetition counts, or use * and bound the length by max_tokens",
+            size=size(node),
+        )
+    return node
+
+
+@dataclass
+class _Parser:
+    text: str
+    dialect: Dialect
+    at: int = 0
+    fold: bool = False
+    dotall: bool = False
+    multiline: bool = False
+
+    def fail(self, what: str, position: int | None = None, hint: str | None = None) -> NoReturn:
+        place = self.at if position is None else position
+        raise ConstraintError(
+            f"invalid or unsupported regex: {what} at position {place} in {_short(self.text)!r}",
+            hint=hint,
+            position=place,
+            pattern=_short(self.text),
+        )
+
+    def peek(self, text: str) -> bool:
+        return self.text.startswith(text, self.at)
+
+    def take(self, text: str) -> bool:
+        found = self.peek(text)
+        if found:
+            self.at += len(text)
+        return found
+
+    def next(self) -> str:
+        if self.at >= len(self.text):
+            self.fail("the pattern ends too early")
+        self.at += 1
+        return self.text[self.at - 1]
+
+    def alternation(self, depth: int) -> Node:
+        if depth > _MAX_DEPTH:
+            self.fail("groups are nested too deeply")
+        options = [self.sequence(depth)]
+        while self.take("|"):
+            options.append(self.sequence(depth))
+        return options[0] if len(options) == 1 else Alt(tuple(options))
+
+    def sequence(self, depth: int) -> Node:
+        items: list[Node] = []
+        while self.at < len(self.text) and self.text[self.at] not in "|)":
+            start = self.at
+            atom = self.atom(depth)
+            items.append(self.quantified(atom, start))
+        return items[0] if len(items) == 1 else Cat(tuple(items))
+
+    def quantified(self, atom: Node, start: int) -> Node:
+        count = self.quantifier()
+        if count is None:
+            return atom
+        if isinstance(atom, Look | Edge):
+            self.fail("a repeated assertion", start)
+        if self.peek("+") and self.dialect == "python":
+            self.fail("possessive repetition", hint="use a plain repetition")
+        self.take("?")  # A lazy repetition matches the same texts.
+        if self.quantifier() is not None:
+            self.fail("a repetition of a repetition", hint="put the inner one in a group")
+        return Rep(atom, *count)
+
+    def quantifier(self) -> tuple[int, int | None] | None:
+        for sign, count in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
+            if self.take(sign):
+                return count
+        if not self.peek("{"):
+            return None
+        close = self.text.find("}", self.at)
+        low, comma, high = self.text[self.at + 1 : max(close, 0)].partition(",")
+        if close < 0 or not (low.isdecimal() or (comma and not low and high.isdecimal())):
+            return None  # Both dialects read such a brace as itself.
+        if comma and high and not high.isdecimal():
+            return None
+        if not low and self.dialect == "ecma":
+            self.fail("'{,n}', which validators read differently", hint="write {0,n}")
+        if len(low) > 7 or len(high) > 7:
+            self.fail("a repetition count that is too large")
+        least = int(low or 0)
+        most = (int(high) if high else None) if comma else least
+        if most is not None and most < least:
+            self.fail(f"a repetition from {least} to {most}")
+        self.at = close + 1
+        return least, most
+
+    def atom(self, depth: int) -> Node:
+        start = self.at
+        char = self.next()
+        match char:
+            case "(":
+                return self.group(depth, start)
+            case "[":
+                return self.char_class(start)
+            case "\\":
+                return self.escape(start)
+            case ".":
+                return self.dot()
+            case "^" | "$":
+                if self.multiline:
+                    self.fail("^ and $ at line borders (flag m)", start)
+                return Edge(char == "^", start)
+            case "*" | "+" | "?":
+                self.fail(f"nothing to repeat before {char!r}", start)
+            case "{":
+                self.at = start
+                if self.quantifier() is not None:
+                    self.fail("nothing to repeat before '{'", start)
+                self.at = start + 1
+        return self.char(ord(char))
+
+    def dot(self) -> Chars:
+        if self.dotall:
+            return Chars(negated=True)
+        newlines: tuple[tuple[int, int], ...] = ((10, 10),)
+        if self.dialect == "ecma":
+            newlines = ((10, 10), (13, 13), (0x2028, 0x2029))
+        return Chars(newlines, negated=True)
+
+    def char(self, code: int) -> Chars:
+        return self.folded(Chars(((code, code),)))
+
+    def folded(self, chars: Chars) -> Chars:
+        """Both cases of ASCII letters under the flag i; other letters match as written."""
+        if not self.fold:
+            return chars
+        ranges = list(chars.ranges)
+        for low, high in chars.ranges:
+            for first, last, shift in ((65, 90, 32), (97, 122, -32)):
+                if max(low, first) <= min(high, last):
+                    ranges.append((max(low, first) + shift, min(high, last) + shift))
+        return Chars(tuple(ranges), chars.named, chars.negated)
+
+    def group(self, depth: int, start: int) -> Node:
+        if not self.take("?"):
+            return self.close(depth, start)
+        if self.take("#") and self.dialect == "python":
+            while self.next() != ")":
+                pass
+            return EPSILON
+        if self.take(":"):
+            return self.close(depth, start)
+        for sign, ahead, negative in (
+            ("=", True, False), ("!", True, True), ("<=", False, False), ("<!", False, True),
+        ):  # fmt: skip
+            if self.take(sign):
+                return Look(self.close(depth, start), ahead, negative, start)
+        if self.peek("P=") or self.peek("("):
+            self.fail("a backreference or a conditional group", start)
+        if self.peek(">"):
+            self.fail("an atomic group", start, hint="use (?:...)")
+        if self.take("P<" if self.dialect == "python" else "<"):
+            while self.next() != ">":
+                pass
+            return self.close(depth, start)
+        return self.flags(depth, start)
+
+    def close(self, depth: int, start: int) -> Node:
+        kept = self.fold, self.dotall, self.multiline
+        node = self.alternation(depth + 1)
+        self.fold, self.dotall, self.multiline = kept
+        if not self.take(")"):
+            self.fail("missing ), unterminated group", start)
+        return node
+
+    def flags(self, depth: int, start: int) -> Node:
+        kept = self.fold, self.dotall, self.multiline
+        on = True
+        while (sign := self.next()) not in ":)":
+            if sign == "-":
+                on = False
+            elif sign == "i":
+                self.fold = on
+            elif sign == "s":
+                self.dotall = on
+            elif sign == "m":
+                self.multiline = on
+            elif sign != "u":
+                self.fail(f"the group (?{sign}", start)
+        if sign == ")":
+            if start != 0:
+                self.fail("flags that are not at the start", start, hint="use (?i:...)")
+            return EPSILON
+        node = self.alternation(depth + 1)
+        self.fold, self.dotall, self.multiline = kept
+        if not self.take(")"):
+            self.fail("missing ), unterminated group", start)
+        return node
+
+    def escape(self, start: int) -> Node:
+        char = self.text[self.at : self.at + 1]
+        if char in {"b", "B"}:
+            self.at += 1
+            return self.boundary(char == "B", start)
+        if self.dialect == "python" and char in {"A", "Z"}:
+            self.at += 1
+            return Edge(char == "A", start)
+        if char in "123456789" and char:
+            self.fail("a backreference", start, hint="a constraint can't repeat earlier text")
+        if char == "k" and self.dialect == "ecma":
+            self.fail("a named backreference", start)
+        found = self.escaped(start)
+        return found if isinstance(found, Chars) else self.char(found)
+
+    def boundary(self, negative: bool, start: int) -> Node:
+        word = self.class_of("w")
+        sides = (
+            Cat((Look(word, False, left, start), Look(word, True, right, start)))
+            for left, right in (
+                ((False, False), (True, True)) if negative else ((False, True), (True, False))
+            )
+        )
+        return Alt(tuple(sides))
+
+    def class_of(self, name: str) -> Chars:
+        return _CLASSES[self.dialect][name]
+
+    def escaped(self, start: int) -> Chars | int:
+        """What follows a backslash: a class or one code point."""
+        char = self.next()
+        if char in _CLASSES[self.dialect]:
+            return self.class_of(char)
+        if char in _CONTROLS:
+            return _CONTROLS[char]
+        match char:
+            case "a" if self.dialect == "python":
+                return 7
+            case "0" if not self.text[self.at : self.at + 1].isdecimal():
+                return 0
+            case "x":
+                return self.hex(2, start)
+            case "u":
+                return self.unicode(start)
+            case "U" if self.dialect == "python":
+                return self.hex(8, start)
+            case "c" if self.dialect == "ecma" and self.text[self.at : self.at + 1].isalpha():
+                return ord(self.next()) % 32
+            case "p" | "P":
+                return self.property(char == "P", start)
+        if char.isalnum() and char.isascii():
+            self.fail(f"the escape \\{char}", start)
+        return ord(char)
+
+    def hex(self, digits: int, start: int) -> int:
+        text = self.text[self.at : self.at + digits]
+        if len(text) < digits or any(char not in "0123456789abcdefABCDEF" for char in text):
+            self.fail("an incomplete hexadecimal escape", start)
+        self.at += digits
+        code = int(text, 16)
+        if code > 0x10FFFF:
+            self.fail("a code point above U+10FFFF", start)
+        return code
+
+    def unicode(self, start: int) -> int:
+        if self.dialect == "ecma" and self.take("{"):
+            close = self.text.find("}", self.at)
+            code = self.hex(max(close - self.at, 1), start)
+            self.at += 1
+            return code
+        code = self.hex(4, start)
+        if 0xD800 <= code < 0xDC00 and self.take("\\u"):
+            low = self.hex(4, start)
+            if 0xDC00 <= low < 0xE000:
+                return 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
+            self.fail("half of a surrogate pair", start)
+        return code
+
+    def property(self, negated: bool, start: int) -> Chars:
+        close = self.text.find("}", self.at)
+        if not self.take("{") or close < 0:
+            self.fail("an incomplete \\p{...}", start)
+        name = self.text[self.at : close].removeprefix("General_Category=").removeprefix("gc=")
+        self.at = close + 1
+        long = {"Letter": "L", "Number": "N", "Punctuation": "P", "Symbol": "S", "Mark": "M"}
+        item = named_category(long.get(name, name), negated) if self.dialect == "ecma" else None
+        if item is None:
+            self.fail(f"the Unicode property {name!r}", start, hint="use a general category")
+        return Chars(named=(item,))
+
+    def char_class(self, start: int) -> Node:
+        negated = self.take("^")
+        ranges: list[tuple[int, int]] = []
+        named: list[str] = []
+        first = self.dialect == "python"  # There a "]" that comes first stands for itself.
+        while first or not self.take("]"):
+            first = False
+            low = self.class_item(start)
+            if isinstance(low, int) and self.peek("-") and not self.peek("-]"):
+                self.at += 1
+                high = self.class_item(start)
+                if isinstance(high, Chars):
+                    self.fail("a class as the end of a range", start)
+                if high < low:
+                    self.fail("a range whose ends are in the wrong order", start)
+                ranges.append((low, high))
+            elif isinstance(low, int):
+                ranges.append((low, low))
+            else:
+                _include(low, ranges, named)
+        return self.folded(Chars(tuple(ranges), tuple(named), negated))
+
+    def class_item(self, start: int) -> Chars | int:
+        if self.at >= len(self.text):
+            self.fail("unterminated character class", start)
+        char = self.next()
+        if char != "\\":
+            return ord(char)
+        if self.take("b"):
+            return 8
+        return self.escaped(start)
+
+
+def _include(part: Chars, ranges: list[tuple[int, int]], named: list[str]) -> None:
+    """Add a class to the class around it; a negated one becomes a named item."""
+    if not part.negated:
+        ranges.extend(part.ranges)
+        named.extend(part.named)
+        return
+    inside = "".join(f"\\x{{{low:x}}}-\\x{{{high:x}}}" for low, high in part.ranges)
+    item = f"[^{inside}{''.join(part.named)}]"
+    NAMED.setdefault(item, part.holds)
+    named.append(item)
+
+
+def _short(pattern: str) -> str:
+    return pattern if len(pattern) <= 120 else pattern[:117] + "..."

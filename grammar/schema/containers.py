@@ -1,0 +1,296 @@
+"""Handlers of the keywords about arrays and objects.
+
+What lives here: what each demands of a flat, and the flats that break it. "Some member breaks
+it" and "two items are equal" have no flat; they become blockers, unless nothing can break it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from phloem.grammar.schema.flat import ArrayGroup, Flat, ObjectGroup, Op
+from phloem.grammar.schema.goals import Choice, Context, Step
+
+__all__ = [
+    "array_rest", "broken_array_rest", "broken_contains", "broken_count", "broken_dependencies",
+    "broken_members", "broken_names", "broken_required", "broken_unique", "contains", "count",
+    "dependencies", "members", "names", "required", "unique",
+]  # fmt: skip
+
+_COUNTS = {
+    "minItems": ("min_items", "array"),
+    "maxItems": ("max_items", "array"),
+    "minProperties": ("min_members", "object"),
+    "maxProperties": ("max_members", "object"),
+}
+
+
+def count(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
+    """`minItems`, `maxItems`, `minProperties`, `maxProperties`."""
+    facet, _ = _COUNTS[context.keyword]
+    number = context.count()
+    if facet.startswith("min"):
+        steps.append(lambda flat: flat.at_least(facet, number))
+    else:
+        steps.append(lambda flat: flat.at_most(facet, number))
+
+
+def broken_count(context: Context) -> Choice:
+    """Too few or too many."""
+    facet, kind = _COUNTS[context.keyword]
+    number = context.count()
+
+    def step(flat: Flat) -> None:
+        flat.only(kind)
+        if facet.startswith("min"):
+            flat.at_most(facet.replace("min", "max"), number - 1)
+        else:
+            flat.at_least(facet.replace("max", "min"), number + 1)
+
+    return [[step]]
+
+
+def _array_parts(context: Context) -> tuple[list[Any], Any]:
+    """The item schemas by position, and the one after them, of whatever spelling."""
+    schema = context.schema
+    prefix = schema.get("prefixItems", [])
+    rest = schema.get("items", True)
+    if isinstance(rest, list):
+        prefix, rest = rest, schema.get("additionalItems", True)
+    return prefix, rest
+
+
+def array_rest(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
+    """`items`, `prefixItems` and `additionalItems`, taken together at the first of them."""
+    if not _is_first(context, ("prefixItems", "items")):
+        return
+    prefix, rest = _array_parts(context)
+    group = ArrayGroup(
+        tuple(_op(context, item, index) for index, item in enumerate(prefix)),
+        _op(context, rest),
+    )
+
+    def step(flat: Flat) -> None:
+        flat.arrays += (group,)
+
+    steps.append(step)
+
+
+def broken_array_rest(context: Context) -> Choice:
+    """Arrays with an item that breaks its schema."""
+    if not _is_first(context, ("prefixItems", "items")):
+        return []
+    prefix, rest = _array_parts(context)
+    choice: Choice = []
+    for index, item in enumerate(prefix):
+        if not _is_true(item):
+            choice.append([_wrong_item(index, context.op(False, item, index))])
+    if _is_true(rest):
+        return choice
+    if rest is False:
+        return [*choice, [lambda flat: flat.only("array"), _longer(len(prefix))]]
+    if prefix:
+        return [*choice, [context.blocker("array")]]
+    return [[_containing(context.op(False, rest))]]
+
+
+def _wrong_item(index: int, op: Op) -> Callable[[Flat], None]:
+    def step(flat: Flat) -> None:
+        flat.only("array")
+        flat.at_least("min_items", index + 1)
+        flat.arrays += (ArrayGroup((*(None,) * index, op), None),)
+
+    return step
+
+
+def _longer(length: int) -> Callable[[Flat], None]:
+    return lambda flat: flat.at_least("min_items", length + 1)
+
+
+def _containing(op: Op) -> Callable[[Flat], None]:
+    def step(flat: Flat) -> None:
+        flat.only("array")
+        flat.contains += (op,)
+        flat.at_least("min_items", 1)
+
+    return step
+
+
+def contains(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
+    """`contains` with at least one match; other counts are refused."""
+    least = context.schema.get("minContains", 1)
+    if "maxContains" in context.schema or least not in {0, 1}:
+        context.refuse("can be enforced only with minContains 0 or 1 and without maxContains")
+    if least == 0:
+        return
+    op = context.op(True, context.value)
+
+    def step(flat: Flat) -> None:
+        flat.contains += (op,)
+        flat.at_least("min_items", 1)
+
+    steps.append(step)
+
+
+def broken_contains(context: Context) -> Choice:
+    """Arrays none of whose items match."""
+    if "maxContains" in context.schema:
+        context.refuse("with maxContains can't be negated")
+    if context.schema.get("minContains", 1) == 0:
+        return []
+    group = ArrayGroup((), context.op(False, context.value))
+
+    def step(flat: Flat) -> None:
+        flat.only("array")
+        flat.arrays += (group,)
+
+    return [[step]]
+
+
+def unique(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
+    """`uniqueItems`."""
+    if context.value is True:
+        steps.append(lambda flat: setattr(flat, "unique", True))
+
+
+def broken_unique(context: Context) -> Choice:
+    """Arrays with two equal items: a blocker."""
+    return [[context.blocker("array")]] if context.value is True else []
+
+
+_MEMBERS = ("properties", "patternProperties", "additionalProperties")
+
+
+def members(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
+    """`properties`, `patternProperties`, `additionalProperties`, at the first of them."""
+    if not _is_first(context, _MEMBERS):
+        return
+    named, patterns, others = _member_parts(context)
+    group = ObjectGroup(
+        context.order,
+        {name: context.op(True, schema, name) for name, schema in named.items()},
+        tuple((text, context.op(True, schema, text)) for text, schema in patterns.items()),
+        _op(context, others),
+    )
+
+    def step(flat: Flat) -> None:
+        flat.objects += (group,)
+
+    steps.append(step)
+
+
+def broken_members(context: Context) -> Choice:
+    """Objects with a member that breaks its schema."""
+    if not _is_first(context, _MEMBERS):
+        return []
+    named, patterns, others = _member_parts(context)
+    choice: Choice = []
+    for name, schema in named.items():
+        if not _is_true(schema):
+            choice.append([_wrong_member(context, name, context.op(False, schema, name))])
+    if not all(map(_is_true, patterns.values())) or not _is_true(others):
+        choice.append([context.blocker("object")])
+    return choice
+
+
+def _wrong_member(context: Context, name: str, op: Op) -> Callable[[Flat], None]:
+    group = ObjectGroup(context.order, {name: op})
+
+    def step(flat: Flat) -> None:
+        flat.only("object")
+        flat.required.setdefault(name, context.order)
+        flat.objects += (group,)
+
+    return step
+
+
+def _absent(context: Context, name: str) -> Callable[[Flat], None]:
+    group = ObjectGroup(context.order, {name: context.op(True, False)})
+
+    def step(flat: Flat) -> None:
+        flat.objects += (group,)
+
+    return step
+
+
+def _member_parts(context: Context) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    schema = context.schema
+    parts = [schema.get(name, {}) for name in _MEMBERS[:2]]
+    if not all(isinstance(part, dict) for part in parts):
+        context.refuse("must be an object")
+    return parts[0], parts[1], schema.get("additionalProperties", True)
+
+
+def _present(context: Context, name: str) -> Callable[[Flat], None]:
+    def step(flat: Flat) -> None:
+        flat.required.setdefault(name, context.order)
+
+    return step
+
+
+def required(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
+    """`required`."""
+    for index, name in enumerate(context.listed(str)):
+        steps.append(_present(context.at(context.keyword, index), name))
+
+
+def broken_required(context: Context) -> Choice:
+    """Objects that lack a required member."""
+    return [
+        [lambda flat: flat.only("object"), _absent(context, name)] for name in context.listed(str)
+    ]
+
+
+def names(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
+    """`propertyNames`."""
+    op = context.op(True, context.value)
+
+    def step(flat: Flat) -> None:
+        flat.names += (op,)
+
+    steps.append(step)
+
+
+def broken_names(context: Context) -> Choice:
+    """Objects with a name that breaks the schema of names: a blocker."""
+    return [] if _is_true(context.value) else [[context.blocker("object")]]
+
+
+def dependencies(context: Context, _steps: list[Step], choices: list[Choice]) -> None:
+    """`dependencies`, `dependentRequired`, `dependentSchemas`: absent, or what it needs."""
+    for name, needed in context.mapped().items():
+        option: list[Step] = []
+        if isinstance(needed, str | list):
+            wanted = [needed] if isinstance(needed, str) else needed
+            option.extend(_present(context, other) for other in wanted)
+        else:
+            option.append(context.goal(True, context.number(needed, name)))
+        if option:
+            choices.append([[_absent(context, name)], option])
+
+
+def broken_dependencies(context: Context) -> Choice:
+    """The name is present, and something it needs is missing."""
+    choice: Choice = []
+    for name, needed in context.mapped().items():
+        present: list[Step] = [lambda flat: flat.only("object"), _present(context, name)]
+        if isinstance(needed, str | list):
+            wanted = [needed] if isinstance(needed, str) else needed
+            choice += [[*present, _absent(context, other)] for other in wanted]
+        else:
+            choice.append([*present, context.goal(False, context.number(needed, name))])
+    return choice
+
+
+def _is_first(context: Context, keywords: tuple[str, ...]) -> bool:
+    present = [name for name in context.schema if name in keywords]
+    return present[0] == context.keyword
+
+
+def _is_true(schema: Any) -> bool:
+    return schema is True or schema == {}
+
+
+def _op(context: Context, schema: Any, *steps: str | int) -> Op | None:
+    return None if _is_true(schema) else context.op(True, schema, *steps)

@@ -1,0 +1,159 @@
+"""A JSON Schema document: its dialect, its subschemas, and where a `$ref` leads.
+
+What lives here: `Document`, which names every subschema it is asked for by a small number, and
+resolves references by identifier, anchor and JSON pointer within the document. What does not:
+what keywords mean (flatten.py). Nothing is fetched: a reference out of the document is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from urllib.parse import unquote, urldefrag, urljoin
+
+from phloem.errors import ConstraintError
+
+__all__ = ["Document", "Sub"]
+
+_DRAFTS = {
+    "draft-03": 3,
+    "draft-04": 4,
+    "draft-06": 6,
+    "draft-07": 7,
+    "2019-09": 8,
+    "2020-12": 9,
+}
+_MAX_SUBSCHEMAS = 50_000
+# Members whose value is data, not schemas: identifiers in there mean nothing.
+_DATA = {"enum", "const", "default", "examples", "example"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sub:
+    """A subschema: its value, the base URI around it, and its JSON path for messages."""
+
+    value: Any
+    base: str
+    path: str
+
+
+class Document:
+    """A parsed schema. `draft` is 3, 4, 6, 7, 8 (2019-09) or 9 (2020-12).
+
+    `declared` tells whether the schema names its dialect; without a name the newest one holds,
+    and older spellings that it dropped (`definitions`, `dependencies`, boolean
+    `exclusiveMinimum`, `items` as a list) keep their old meaning.
+    """
+
+    def __init__(self, root: Any) -> None:
+        dialect = root.get("$schema") if isinstance(root, dict) else None
+        drafts = [n for name, n in _DRAFTS.items() if isinstance(dialect, str) and name in dialect]
+        self.declared = bool(drafts)
+        self.draft = drafts[0] if drafts else 9
+        self.subs: list[Sub] = []
+        self._numbers: dict[tuple[int, str], int] = {}
+        self._resources: dict[str, Any] = {}
+        self._count = 0
+        self._resources[""] = root
+        base = self._index(root, "", "")
+        self._resources.setdefault(base, root)
+        self.root = self.number(root, base, "$")
+
+    def number(self, value: Any, base: str, path: str) -> int:
+        """The number of the subschema `value`; the same object always has the same one."""
+        if not isinstance(value, dict | bool):
+            raise ConstraintError(
+                f"a schema must be an object or a boolean, not {type(value).__name__}, at {path}",
+                path=path,
+            )
+        if isinstance(value, dict):
+            base = self._base_of(value, base)
+        key = (id(value), base)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.subs)
+            self.subs.append(Sub(value, base, path))
+        return self._numbers[key]
+
+    def resolve(self, reference: Any, base: str, path: str) -> int:
+        """The number of the subschema that `reference`, found at `path`, points to."""
+        if not isinstance(reference, str):
+            raise ConstraintError(f"$ref must be a string, at {path}", path=path, keyword="$ref")
+        uri = base + reference if reference.startswith("#") else urljoin(base, reference)
+        if reference.startswith("#"):
+            uri = urldefrag(base).url + reference
+        resource, fragment = urldefrag(uri)
+        if uri in self._resources:
+            return self.number(self._resources[uri], resource, path)
+        if resource not in self._resources:
+            self._missing(reference, path, "the document does not contain it")
+        if fragment and not fragment.startswith("/"):
+            self._missing(reference, path, f"there is no anchor {fragment!r}")
+        value, here = self._resources[resource], resource
+        for step in unquote(fragment).split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, dict) and name in value:
+                value = value[name]
+            elif isinstance(value, list) and re.fullmatch("0|[1-9][0-9]*", name):
+                if int(name) >= len(value):
+                    self._missing(reference, path, f"there is no {fragment!r}")
+                value = value[int(name)]
+            else:
+                self._missing(reference, path, f"there is no {fragment!r}")
+            if isinstance(value, dict):
+                here = self._base_of(value, here)
+        where = f"$#{fragment}" if fragment else "$"
+        return self.number(value, here, where)
+
+    def _missing(self, reference: str, path: str, why: str) -> NoReturn:
+        raise ConstraintError(
+            f"$ref {reference!r} at {path} can't be resolved: {why}",
+            hint="put the schema it names into $defs; nothing is fetched from elsewhere",
+            path=path,
+            keyword="$ref",
+            reference=reference,
+        )
+
+    def _identifier(self, value: dict[str, Any]) -> str | None:
+        names = ("id",) if self.declared and self.draft <= 4 else ("$id", "id")
+        if self.declared and self.draft >= 6:
+            names = ("$id",)
+        if self.draft <= 7 and "$ref" in value:
+            return None  # Siblings of $ref are ignored by these dialects.
+        for name in names:
+            if isinstance(value.get(name), str):
+                return str(value[name])
+        return None
+
+    def _base_of(self, value: dict[str, Any], base: str) -> str:
+        identifier = self._identifier(value)
+        if identifier is None or identifier.startswith("#"):
+            return base
+        return urldefrag(urljoin(base, identifier)).url
+
+    def _index(self, value: Any, base: str, path: str) -> str:
+        """Enter the identifiers and anchors in and below `value`; returns its own base."""
+        self._count += 1
+        if self._count > _MAX_SUBSCHEMAS * 4:
+            raise ConstraintError(
+                f"the schema has more than {_MAX_SUBSCHEMAS * 4:,} parts", hint="split it"
+            )
+        if isinstance(value, list):
+            for item in value:
+                self._index(item, base, path)
+        if not isinstance(value, dict):
+            return base
+        identifier = self._identifier(value)
+        if identifier is not None:
+            if identifier.startswith("#"):
+                self._resources.setdefault(base + identifier, value)
+            else:
+                base = self._base_of(value, base)
+                self._resources.setdefault(base, value)
+        for name in ("$anchor", "$dynamicAnchor"):
+            if isinstance(value.get(name), str):
+                self._resources.setdefault(f"{base}#{value[name]}", value)
+        for name, item in value.items():
+            if name not in _DATA:
+                self._index(item, base, path)
+        return base

@@ -1,0 +1,261 @@
+"""The normal form -> a Lark grammar.
+
+What lives here: one rule per state, the shapes of objects and arrays. What does not: what a
+terminal matches (terminals.py).
+
+Objects are written in the order of their members, those known only by class after them:
+with `c[i]` for "what may follow once something was written and members before i are decided",
+
+    c[i] = ("," member[i])? c[i+1]        (no "?" where it is required)
+    object = "{" ( member[0] c[1] | member[1] c[2] | ... ) "}"
+
+where the first row ends at the first required member. With bounds on the number of members the
+rules carry the count so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phloem.errors import ConstraintError
+from phloem.grammar.schema.flat import State
+from phloem.grammar.schema.model import Arrays, Kind, Literals, Model, Numbers, Objects, Strings
+from phloem.grammar.schema.terminals import Terminals
+
+__all__ = ["write_grammar"]
+
+_MAX_UNIQUE = 60
+_MAX_COUNT_RULES = 20_000
+
+
+def write_grammar(model: Model, *, whitespace: bool) -> str:
+    """Lark text whose rule `start` holds the JSON texts of the model's values."""
+    writer = _Writer(model, Terminals(whitespace=whitespace))
+    return writer.write()
+
+
+class _Writer:
+    def __init__(self, model: Model, terminals: Terminals) -> None:
+        self._model = model
+        self._terminals = terminals
+        self._numbers = {state: index for index, state in enumerate(model.kinds)}
+        self._rules: list[str] = []
+        self._shared: dict[object, str] = {}
+
+    def write(self) -> str:
+        for state, kinds in self._model.kinds.items():
+            self._rule(self._name(state), [self._kind(kind) for kind in kinds])
+        head = f"start: {self._name(self._model.start)}\n"
+        return head + "\n".join(self._rules) + "\n" + self._terminals.text()
+
+    def _name(self, state: State) -> str:
+        return f"s{self._numbers[state]}"
+
+    def _rule(self, name: str, options: Sequence[str]) -> str:
+        self._rules.append(f"{name}: " + "\n  | ".join(options))
+        return name
+
+    def _kind(self, kind: Kind) -> str:
+        """The rule or terminal of a kind; equal kinds share one."""
+        if kind in self._shared:
+            return self._shared[kind]
+        match kind:
+            case Literals(texts):
+                made = self._terminals.literals(texts)
+            case Strings():
+                made = self._terminals.string(kind)
+            case Numbers():
+                made = self._terminals.number(kind)
+            case Arrays():
+                made = f"a{len(self._shared)}"
+                self._shared[kind] = made
+                self._rule(made, [self._array(kind)])
+            case Objects():
+                made = f"o{len(self._shared)}"
+                self._shared[kind] = made
+                self._object(made, kind)
+        self._shared[kind] = made
+        return made
+
+    def _array(self, kind: Arrays) -> str:
+        t = self._terminals
+        if kind.unique:
+            return self._unique(kind)
+        if kind.contains is not None:
+            return f"{t.open_array} {self._containing(kind)} {t.close_array}"
+        inner = self._rest(kind, len(kind.prefix))
+        for index in reversed(range(len(kind.prefix))):
+            if kind.max_items is not None and index >= kind.max_items:
+                continue
+            comma = f"{t.comma} " if index else ""
+            inner = f"{comma}{self._name(kind.prefix[index])} {inner}"
+            if index >= kind.min_items:
+                inner = f"({inner})?"
+        return f"{t.open_array} {inner} {t.close_array}"
+
+    def _rest(self, kind: Arrays, done: int) -> str:
+        """The items after the first `done`, which are all there."""
+        if kind.rest is None or (kind.max_items is not None and kind.max_items <= done):
+            return ""
+        low = max(kind.min_items - done, 0)
+        high = None if kind.max_items is None else kind.max_items - done
+        return self._row(self._name(kind.rest), low, high, started=done > 0)
+
+    def _row(self, item: str, low: int, high: int | None, *, started: bool) -> str:
+        """From `low` to `high` items with commas, also before the first if `started`."""
+        if high == 0:
+            return ""
+        more = f"({self._terminals.comma} {item})"
+        if started:
+            return more + _count(low, high)
+        row = f"{item} {more}{_count(max(low - 1, 0), None if high is None else high - 1)}"
+        return row if low else f"({row})?"
+
+    def _containing(self, kind: Arrays) -> str:
+        if kind.contains is None or kind.rest is None:
+            raise AssertionError("contains needs items")
+        item, hit, comma = self._name(kind.rest), self._name(kind.contains), self._terminals.comma
+        options = []
+        last = kind.min_items - 1 if kind.max_items is None else kind.max_items - 1
+        for before in range(max(last, 0) + 1):
+            low = max(kind.min_items - 1 - before, 0)
+            high = None if kind.max_items is None else kind.max_items - 1 - before
+            # Without an upper bound the last row takes any greater number before the hit, too.
+            more = _count(before, before if kind.max_items is not None or before < last else None)
+            lead = f"({item} {comma}){more}" if more != "{0}" else ""
+            options.append(f"{lead} {hit} ({comma} {item}){_count(low, high)}")
+        if len(options) > 200:
+            raise ConstraintError("'contains' with so high a maxItems can't be enforced")
+        return "(" + " | ".join(options) + ")"
+
+    def _unique(self, kind: Arrays) -> str:
+        """Distinct items of a finite set: a rule that remembers the set of those written."""
+        values = self._finite(kind.rest) if kind.rest is not None and not kind.prefix else None
+        if values is None or len(values) > _MAX_UNIQUE:
+            raise ConstraintError(
+                "'uniqueItems' can be enforced only for items of a small finite set",
+                hint="give the items an enum, or drop uniqueItems",
+                keyword="uniqueItems",
+            )
+        low, high = kind.min_items, len(values)
+        high = high if kind.max_items is None else min(kind.max_items, high)
+        if low > high:
+            raise ConstraintError("'uniqueItems' with minItems above the number of values")
+        name, t = f"u{len(self._rules)}", self._terminals
+        bits = f"[0:{len(values)}]"
+        options = [f'"" %if bit_count_ge({bits}, {low})']
+        for index, text in enumerate(values):
+            free = f"and(bit_clear({index}), bit_count_lt({bits}, {high}))"
+            item = self._terminals.literals((text,))
+            options.append(f"{t.comma} {item} {name}_::set_bit({index}) %if {free}")
+        self._rule(f"{name}_::_", options)
+        first = [
+            f"{self._terminals.literals((text,))} {name}_::set_bit({index})"
+            for index, text in enumerate(values)
+        ]
+        first = first if high else []
+        self._rule(f"{name}::_", [*first, *([] if low else ['""'])])
+        return f"{t.open_array} {name}::0x0 {t.close_array}"
+
+    def _finite(self, state: State) -> list[str] | None:
+        texts: dict[str, None] = {}
+        for kind in self._model.kinds[state]:
+            if not isinstance(kind, Literals):
+                return None
+            texts.update(dict.fromkeys(kind.texts))
+        # Members of a literal object may be written in one order only, so texts tell values.
+        return list(texts)
+
+    def _object(self, name: str, kind: Objects) -> None:
+        t = self._terminals
+        members = [
+            (f"{t.key(member.name)} {self._name(member.state)}", member.required)
+            for member in kind.members
+        ]
+        others = ""
+        if kind.others:
+            others = self._rule(
+                f"{name}k",
+                [f"{t.key_class(other)} {self._name(other.state)}" for other in kind.others],
+            )
+        if kind.min_members or kind.max_members is not None:
+            inner = self._counted(name, members, others, kind)
+        else:
+            inner = self._ordered(name, members, others)
+        self._rule(name, [f"{t.open_object} {inner} {t.close_object}"])
+
+    def _ordered(self, name: str, members: list[tuple[str, bool]], others: str) -> str:
+        comma = self._terminals.comma
+        follow = f"({comma} {others})*" if others else ""
+        after = [""] * (len(members) + 1)
+        after[-1] = self._rule(f"{name}c{len(members)}", [follow]) if follow else ""
+        for index in reversed(range(1, len(members))):
+            text, required = members[index]
+            item = f"{comma} {text}" if required else f"({comma} {text})?"
+            after[index] = self._rule(f"{name}c{index}", [f"{item} {after[index + 1]}"])
+        options = []
+        for index, (text, required) in enumerate(members):
+            options.append(f"{text} {after[index + 1]}")
+            if required:
+                return self._rule(f"{name}f", options)
+        if others:
+            options.append(f"{others} {follow}")
+        return self._rule(f"{name}f", [*options, '""'])
+
+    def _counted(
+        self, name: str, members: list[tuple[str, bool]], others: str, kind: Objects
+    ) -> str:
+        """Rules `NAMEd{i}x{c}`: members from i on, with c written so far."""
+        low, high = kind.min_members, kind.max_members
+        top = max(low, 0 if high is None else high + 1)
+        if (len(members) + 1) * (top + 1) > _MAX_COUNT_RULES:
+            raise ConstraintError("the bounds on the number of members are too wide to enforce")
+        live: dict[tuple[int, int], str] = {}
+        for count in range(top + 1):
+            ending = self._ending(others, count, low, high)
+            if ending is not None:
+                rule = f"{name}d{len(members)}x{count}"
+                live[len(members), count] = self._rule(rule, [ending or '""'])
+        for index in reversed(range(len(members))):
+            text, required = members[index]
+            for count in range(top + 1):
+                options = []
+                taken = live.get((index + 1, min(count + 1, top)))
+                if taken is not None and (high is None or count + 1 <= high):
+                    comma = f"{self._terminals.comma} " if count else ""
+                    options.append(f"{comma}{text} {taken}")
+                skipped = None if required else live.get((index + 1, count))
+                if skipped is not None:
+                    options.append(skipped)
+                if options:
+                    live[index, count] = self._rule(f"{name}d{index}x{count}", options)
+        if (0, 0) not in live:
+            raise ConstraintError("no object has as few or as many members as the schema asks")
+        return live[0, 0]
+
+    def _ending(self, others: str, count: int, low: int, high: int | None) -> str | None:
+        """Other members after `count` named ones; None if the bounds can't be met."""
+        if high is not None and count > high:
+            return None
+        need = max(low - count, 0)
+        if not others:
+            return None if need else ""
+        if need > 1:
+            raise ConstraintError(
+                "'minProperties' can't be enforced where two or more members with free names "
+                "are needed: their names could be equal",
+                hint="name the members under properties, or lower minProperties",
+                keyword="minProperties",
+            )
+        room = None if high is None else high - count
+        return self._row(others, need, room, started=count > 0)
+
+
+def _count(low: int, high: int | None) -> str:
+    if (low, high) == (0, None):
+        return "*"
+    if (low, high) == (1, None):
+        return "+"
+    if low == high:
+        return f"{{{low}}}"
+    return f"{{{low},{'' if high is None else high}}}"

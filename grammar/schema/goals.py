@@ -1,0 +1,115 @@
+"""What the keyword handlers work with: goals still to be met, steps, choices, and the context.
+
+What lives here: the vocabulary shared by flatten.py and the handlers. What does not: any keyword.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from phloem.errors import ConstraintError
+from phloem.grammar.schema.document import Document, Sub
+from phloem.grammar.schema.flat import Flat, Op, Order
+
+__all__ = ["Choice", "Context", "Goal", "Step"]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """An op still to be worked into a flat. `trail`: the subschemas in place around it."""
+
+    op: Op
+    order: Order
+    trail: tuple[int, ...] = ()
+
+
+Step = Goal | Callable[[Flat], None]
+"""Something to do to a flat."""
+Choice = list[list[Step]]
+"""Alternatives, each a list of steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One keyword of one subschema, as a handler sees it."""
+
+    document: Document
+    sub: Sub
+    schema: dict[str, Any]
+    order: Order
+    trail: tuple[int, ...]
+    disjoint: Callable[[int, int], bool]
+    keyword: str = ""
+
+    def at(self, keyword: str, index: int) -> Context:
+        """The context of the schema's keyword number `index`."""
+        return dataclasses.replace(self, keyword=keyword, order=(*self.order, index))
+
+    @property
+    def value(self) -> Any:
+        """The keyword's value."""
+        return self.schema[self.keyword]
+
+    def number(self, schema: Any, *steps: str | int) -> int:
+        """The number of a subschema found under this keyword."""
+        path = ".".join([self.sub.path, self.keyword, *map(str, steps)])
+        return self.document.number(schema, self.sub.base, path)
+
+    def op(self, positive: bool, schema: Any, *steps: str | int) -> Op:
+        """A subschema of a member or an item, to hold or not."""
+        return positive, self.number(schema, *steps)
+
+    def goal(self, positive: bool, number: int, *order: int) -> Goal:
+        """A subschema that applies to the same value."""
+        if number in self.trail:
+            raise ConstraintError(
+                f"the schema at {self.sub.path} refers to itself without any content",
+                hint="let the reference stand under properties or items, not beside itself",
+                path=self.sub.path,
+                keyword=self.keyword,
+            )
+        return Goal((positive, number), (*self.order, *order), (*self.trail, number))
+
+    def count(self, low: int = 0) -> int:
+        """The keyword's value as a whole number of at least `low`."""
+        value = self.value
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or value < low:
+            self.refuse(f"must be a whole number of at least {low}, not {self.value!r}")
+        return value
+
+    def listed(self, kind: type = object) -> list[Any]:
+        """The keyword's value as a list of `kind`."""
+        value = self.value
+        if not isinstance(value, list) or not all(isinstance(item, kind) for item in value):
+            self.refuse(f"must be a list, not {type(value).__name__}")
+        return value
+
+    def mapped(self) -> dict[str, Any]:
+        """The keyword's value as an object."""
+        if not isinstance(self.value, dict):
+            self.refuse(f"must be an object, not {type(self.value).__name__}")
+        return self.value
+
+    def refuse(self, why: str, hint: str | None = None) -> NoReturn:
+        """Raise `ConstraintError`, naming the keyword and its JSON path."""
+        raise ConstraintError(
+            f"{self.keyword!r} at {self.sub.path} {why}",
+            hint=hint,
+            keyword=self.keyword,
+            path=self.sub.path,
+        )
+
+    def blocker(self, kind: str) -> Callable[[Flat], None]:
+        """A step that marks what can't be enforced on values of one kind."""
+        mark = (self.keyword, self.sub.path, kind)
+
+        def step(flat: Flat) -> None:
+            flat.only(kind)
+            flat.blockers += (mark,)
+
+        return step

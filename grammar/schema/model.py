@@ -1,0 +1,102 @@
+"""The normal form of a schema: sets of values by kind, whose parts are states.
+
+What lives here: the kinds. What does not: how they are found (build.py) or written (emit.py).
+A state's set is the union of its kinds; parts name states, so recursion is no problem.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from phloem.grammar.regex.nodes import Node
+from phloem.grammar.schema.flat import Range, State
+
+__all__ = [
+    "Arrays",
+    "KeyClass",
+    "Kind",
+    "Literals",
+    "Member",
+    "Model",
+    "Numbers",
+    "Objects",
+    "Strings",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Literals:
+    """These values and no others, each as JSON text."""
+
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Numbers in a range. `whole`: integers only; `fractional`: no integers."""
+
+    whole: bool
+    fractional: bool
+    range: Range
+    multiples: tuple[Fraction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """Strings by length in code points and by languages, all of which hold them."""
+
+    min_length: int
+    max_length: int | None
+    languages: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Arrays: items by position, then `rest` (None: no more items); some item in `contains`."""
+
+    prefix: tuple[State, ...]
+    rest: State | None
+    min_items: int
+    max_items: int | None
+    unique: bool
+    contains: State | None
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member known by name."""
+
+    name: str
+    state: State
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyClass:
+    """Members whose names are in `language` (None: any name), except `taken` ones."""
+
+    language: Node | None
+    taken: tuple[str, ...]
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """Objects: `members` in their order, then any others by class; counts over both."""
+
+    members: tuple[Member, ...]
+    others: tuple[KeyClass, ...]
+    min_members: int
+    max_members: int | None
+
+
+Kind = Literals | Numbers | Strings | Arrays | Objects
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """All reachable states with their kinds; every state here has at least one value."""
+
+    start: State
+    kinds: dict[State, tuple[Kind, ...]]

@@ -1,0 +1,196 @@
+"""Handlers of the keywords about types, literals, numbers and strings.
+
+What lives here: what each demands of a flat, and the flats that break it. What does not:
+containers (containers.py) and combinations (logic.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from phloem.grammar.regex.nodes import Node, Not
+from phloem.grammar.schema.flat import Flat, Range
+from phloem.grammar.schema.goals import Choice, Context, Step
+from phloem.grammar.schema.strings import format_language, pattern_language
+from phloem.grammar.schema.values import TYPES, exact, is_number, lower_bound, upper_bound
+
+__all__ = [
+    "broken_format", "broken_literal", "broken_lower", "broken_max_length", "broken_min_length",
+    "broken_multiple", "broken_pattern", "broken_type", "broken_upper",
+    "format_", "literal", "lower", "max_length", "min_length", "multiple", "pattern", "type_",
+    "upper",
+]  # fmt: skip
+
+_NUMBERS = ("integer", "fraction")
+
+
+def _kinds(context: Context) -> frozenset[str]:
+    names = context.value if isinstance(context.value, list) else [context.value]
+    kinds: set[str] = set()
+    for name in names:
+        if name == "number":
+            kinds.update(_NUMBERS)
+        elif name == "any" and context.document.draft == 3:
+            kinds.update(TYPES)
+        elif isinstance(name, str) and name in TYPES and name != "fraction":
+            kinds.add(name)
+        else:
+            context.refuse(f"names no JSON type: {name!r}")
+    if context.schema.get("nullable") is True:
+        kinds.add("null")
+    return frozenset(kinds)
+
+
+def type_(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
+    """`type` (and OpenAPI's `nullable` beside it)."""
+    kinds = _kinds(context)
+    steps.append(lambda flat: flat.only(*kinds))
+
+
+def broken_type(context: Context) -> Choice:
+    """Not `type`."""
+    others = frozenset(TYPES) - _kinds(context)
+    return [[lambda flat: flat.only(*others)]]
+
+
+def _values(context: Context) -> list[Any]:
+    return context.listed() if context.keyword == "enum" else [context.value]
+
+
+def literal(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
+    """`enum` and `const`."""
+    values = _values(context)
+    steps.append(lambda flat: flat.allow(values))
+
+
+def broken_literal(context: Context) -> Choice:
+    """Not `enum`, not `const`."""
+    values = _values(context)
+    return [[lambda flat: flat.exclude(values)]]
+
+
+def _within(span: Range, *kinds: str) -> Callable[[Flat], None]:
+    def step(flat: Flat) -> None:
+        flat.range = flat.range.meet(span)
+        if kinds:
+            flat.only(*kinds)
+
+    return step
+
+
+def _check_bound(context: Context) -> None:
+    if not is_number(context.value) and not isinstance(context.value, bool):
+        context.refuse(f"must be a number, not {context.value!r}")
+
+
+def lower(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
+    """`minimum` and `exclusiveMinimum`."""
+    _check_bound(context)
+    low, is_open = lower_bound(context.schema)
+    steps.append(_within(Range(low=low, low_open=is_open)))
+
+
+def broken_lower(context: Context) -> Choice:
+    """Below the lower bound."""
+    low, is_open = lower_bound(context.schema)
+    return [] if low is None else [[_within(Range(high=low, high_open=not is_open), *_NUMBERS)]]
+
+
+def upper(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
+    """`maximum` and `exclusiveMaximum`."""
+    _check_bound(context)
+    high, is_open = upper_bound(context.schema)
+    steps.append(_within(Range(high=high, high_open=is_open)))
+
+
+def broken_upper(context: Context) -> Choice:
+    """Above the upper bound."""
+    high, is_open = upper_bound(context.schema)
+    return [] if high is None else [[_within(Range(low=high, low_open=not is_open), *_NUMBERS)]]
+
+
+def multiple(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
+    """`multipleOf`."""
+    step: Fraction = exact(context.value) if is_number(context.value) else Fraction(0)
+    if step <= 0:
+        context.refuse("must be a number above 0")
+
+    def add(flat: Flat) -> None:
+        flat.multiples += (step,)
+        if step.denominator == 1:
+            flat.types -= {"fraction"}
+
+    steps.append(add)
+
+
+def broken_multiple(context: Context) -> Choice:
+    """Numbers that are no multiple; of 1, they are the fractions."""
+    if is_number(context.value) and exact(context.value) == 1:
+        return [[lambda flat: flat.only("fraction")]]
+    return [[context.blocker(kind)] for kind in _NUMBERS]
+
+
+def min_length(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
+    """`minLength`, in code points."""
+    count = context.count()
+    steps.append(lambda flat: flat.at_least("min_length", count))
+
+
+def max_length(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
+    """`maxLength`, in code points."""
+    count = context.count()
+    steps.append(lambda flat: flat.at_most("max_length", count))
+
+
+def _string(change: Callable[[Flat], None]) -> Choice:
+    return [[lambda flat: flat.only("string"), change]]
+
+
+def broken_min_length(context: Context) -> Choice:
+    """Strings that are too short."""
+    count = context.count()
+    return _string(lambda flat: flat.at_most("max_length", count - 1))
+
+
+def broken_max_length(context: Context) -> Choice:
+    """Strings that are too long."""
+    count = context.count()
+    return _string(lambda flat: flat.at_least("min_length", count + 1))
+
+
+def _in(language: Node) -> Callable[[Flat], None]:
+    def step(flat: Flat) -> None:
+        flat.languages += (language,)
+
+    return step
+
+
+def _pattern(context: Context) -> Node:
+    if not isinstance(context.value, str):
+        context.refuse(f"must be a string, not {context.value!r}")
+    return pattern_language(context.value)
+
+
+def pattern(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
+    """`pattern`: a search, not a full match."""
+    steps.append(_in(_pattern(context)))
+
+
+def broken_pattern(context: Context) -> Choice:
+    """Strings in which the pattern matches nowhere."""
+    return _string(_in(Not(_pattern(context))))
+
+
+def format_(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
+    """`format`, where the dialect asserts it."""
+    language = format_language(context.document, str(context.value))
+    if language is not None:
+        steps.append(_in(language))
+
+
+def broken_format(context: Context) -> Choice:
+    """Strings that lack the format."""
+    language = format_language(context.document, str(context.value))
+    return [] if language is None else _string(_in(Not(language)))

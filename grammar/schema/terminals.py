@@ -1,0 +1,153 @@
+"""The terminals of JSON texts: literals, strings, numbers, names, punctuation.
+
+What lives here: how each is spelled, in the canonical form that phloem generates:
+
+* a character of a string without pattern or format has all of JSON's spellings; with one of
+  them, and in names, it has one: itself, or an escape where JSON demands it (`\\n`, `\\u0001`);
+* a character outside ASCII in a literal or a known name may also be a `\\u` escape;
+* whole numbers have no fraction and no exponent, bounded numbers no exponent;
+* white space is absent, or of at most 32 characters between two tokens.
+
+What does not live here: objects and arrays (emit.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from phloem.errors import ConstraintError
+from phloem.grammar.regex.emit import json_terminal
+from phloem.grammar.regex.nodes import ANY_CHAR, Alt, And, Node, Not, Rep, literal
+from phloem.grammar.schema.model import KeyClass, Numbers, Strings
+from phloem.grammar.schema.values import number_text
+
+__all__ = ["Terminals"]
+
+_HEX = "[0-9A-Fa-f]"
+_UNIT = f"(?:[0-9A-CEFa-cef]{_HEX}{{3}}|[Dd][0-7]{_HEX}{{2}})"
+_PAIR = rf"[Dd][89ABab]{_HEX}{{2}}\\u[Dd][C-Fc-f]{_HEX}{{2}}"
+_CHAR = rf'(?:[^"\\\x00-\x1f]|\\(?:["\\\/bfnrt]|u(?:{_UNIT}|{_PAIR})))'
+_SPACE = r"[ \t\n\r]{0,32}"
+_FRACTION = r"/-?(0|[1-9][0-9]*)\.[0-9]*[1-9][0-9]*/"
+
+
+class Terminals:
+    """Names terminals, each distinct expression once, and writes their definitions."""
+
+    def __init__(self, *, whitespace: bool) -> None:
+        self._names: dict[str, str] = {}
+        self._rules: dict[str, str] = {}
+        self._space = _SPACE if whitespace else ""
+        self.comma = self._mark(",")
+        self.open_object = self._mark("{", before=False)
+        self.close_object = self._mark("}", after=False)
+        self.open_array = self._mark("[", before=False)
+        self.close_array = self._mark("]", after=False)
+
+    def text(self) -> str:
+        """The definitions, as Lark text."""
+        lines = [f"{name}: {expression}" for expression, name in self._names.items()]
+        lines += [f"{name}: {body}" for body, name in self._rules.items()]
+        return "\n".join(lines) + "\n"
+
+    def literals(self, texts: Sequence[str]) -> str:
+        """Any of these JSON texts."""
+        return self._named(" | ".join(_spelled(text) for text in texts))
+
+    def string(self, kind: Strings) -> str:
+        """A JSON string."""
+        count = _range(kind.min_length, kind.max_length)
+        if not kind.languages:
+            return self._named(f'/"{_CHAR}{count}"/')
+        parts = list(kind.languages)
+        if count != "*":
+            parts.append(Rep(ANY_CHAR, kind.min_length, kind.max_length))
+        return self._named(_quoted(And(tuple(parts)) if len(parts) > 1 else parts[0]))
+
+    def number(self, kind: Numbers) -> str:
+        """A JSON number."""
+        if kind.fractional:
+            span = kind.range
+            if kind.multiples or span.low is not None or span.high is not None:
+                raise ConstraintError("numbers that must not be integers can't have bounds")
+            return self._named(_FRACTION)
+        # llguidance writes ranges and multiples of numbers itself.
+        body: dict[str, object] = {"type": "integer" if kind.whole else "number"}
+        for bound, is_open, plain, exclusive in (
+            (kind.range.low, kind.range.low_open, "minimum", "exclusiveMinimum"),
+            (kind.range.high, kind.range.high_open, "maximum", "exclusiveMaximum"),
+        ):
+            if bound is not None:
+                body[exclusive if is_open else plain] = bound
+        if kind.multiples:
+            body["multipleOf"] = kind.multiples[0]
+        fields = ", ".join(
+            f'"{name}": ' + (json.dumps(value) if isinstance(value, str) else number_text(value))  # type: ignore[arg-type]
+            for name, value in body.items()
+        )
+        rule = f'%json {{{fields}, "x-guidance": {{"whitespace_flexible": false}}}}'
+        return self._rules.setdefault(rule, f"n{len(self._rules)}")
+
+    def key(self, name: str) -> str:
+        """A known member's name with its colon."""
+        text = json.dumps(name, ensure_ascii=False)
+        if not self._space and text.isascii():
+            return self._named(_lark(text + ":"))
+        return self._named(f"{_spelled(text)} {self._colon()}")
+
+    def key_class(self, kind: KeyClass) -> str:
+        """The name of any other member with its colon."""
+        parts: list[Node] = [] if kind.language is None else [kind.language]
+        if kind.taken:
+            parts.append(Not(Alt(tuple(map(literal, kind.taken)))))
+        if not parts:
+            return self._named(f'/"{_CHAR}*"/ {self._colon()}')
+        return self._named(f"{_quoted(And(tuple(parts)))} {self._colon()}")
+
+    def _colon(self) -> str:
+        return f"/{self._space}:{self._space}/"
+
+    def _mark(self, sign: str, *, before: bool = True, after: bool = True) -> str:
+        if not self._space:
+            return _lark(sign)
+        left, right = (self._space if side else "" for side in (before, after))
+        return self._named(f"/{left}\\{sign}{right}/" if sign != "," else f"/{left},{right}/")
+
+    def _named(self, expression: str) -> str:
+        return self._names.setdefault(expression, f"T{len(self._names)}")
+
+
+def _quoted(node: Node) -> str:
+    return f'"\\"" {json_terminal(node)} "\\""'
+
+
+def _spelled(text: str) -> str:
+    """A JSON text as written, or with `\\u` escapes for what is not ASCII."""
+    if text.isascii():
+        return _lark(text)
+    parts = []
+    for char in text:
+        if char.isascii():
+            parts.append("\\" + char if not char.isalnum() and char.isprintable() else char)
+        else:
+            parts.append(f"(?:{char}|{_escapes(char)})")
+    return "/" + "".join(parts) + "/"
+
+
+def _escapes(char: str) -> str:
+    units = char.encode("utf-16-be")
+    return "".join(
+        "\\\\u" + "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in f"{unit:04x}")
+        for unit in (int.from_bytes(units[i : i + 2], "big") for i in range(0, len(units), 2))
+    )
+
+
+def _lark(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _range(low: int, high: int | None) -> str:
+    if (low, high) == (0, None):
+        return "*"
+    return f"{{{low},{'' if high is None else high}}}"
