@@ -44,8 +44,8 @@ class Document:
     is what filters look at. `vector` is the text's embedding, for those who bring their own;
     without it an index that keeps vectors computes it.
 
-    A chunk of a longer text says in `meta` where it comes from: "source" (path or URL),
-    "chunk" (its number) and "start", "end" (its half-open interval of characters there).
+    A chunk of a longer text says in `meta["chunk"]` where it comes from: "source" (the file's
+    name), "number", and "start", "end" (its half-open interval of characters there).
     """
 
     id: str

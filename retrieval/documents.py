@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from phloem.errors import RetrievalError
 from phloem.retrieval.base import Document, Query
@@ -26,6 +26,8 @@ __all__ = [
     "plain_text",
     "problem",
 ]
+
+T = TypeVar("T")
 
 MAX_WORDS = 400
 """Words of a query that are matched. Servers cap the clauses of one query at about 1,024, and
@@ -106,9 +108,9 @@ def fingerprint(doc: Document) -> str:
     return hashlib.sha256(packed.encode()).hexdigest()[:32]
 
 
-def in_batches(docs: Iterable[Document], size: int) -> Iterator[list[Document]]:
-    """`docs` in lists of up to `size`, never holding more."""
-    source = iter(docs)
+def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """`items` in lists of up to `size`, never holding more."""
+    source = iter(items)
     while batch := list(islice(source, size)):
         yield batch
 

@@ -17,7 +17,7 @@ from phloem.errors import IndexNotFound, RetrievalError
 from phloem.retrieval.base import AddReport, Document, IndexInfo
 from phloem.retrieval.documents import check_index_name
 from phloem.retrieval.elastic.bodies import FINGERPRINT, filter_clause, meta_of
-from phloem.retrieval.elastic.cluster import Cluster, index_path, vectors_in
+from phloem.retrieval.elastic.cluster import Cluster, Vectors, index_path, vectors_in
 from phloem.retrieval.elastic.mapping import index_mapping, vector_property
 from phloem.retrieval.elastic.storing import Storing
 from phloem.retrieval.embed.known import embedder_named
@@ -44,20 +44,20 @@ class Indexes:
         if await self._concrete(index):
             raise RetrievalError(f"index {index!r} exists already", index=index)
         dims = self._embedder.dims if self._embedder else None
-        await self._make(f"{index}-000001", dims=dims, model=model, alias=index)
+        await self._make(
+            f"{index}-000001", dims=dims, embedder=self._embedder, model=model, alias=index
+        )
 
     async def add(self, docs: Iterable[Document], index: str) -> AddReport:
         """Store in `index`, which is made if it does not exist."""
         check_index_name(index)
-        first, docs = await asyncio.to_thread(_peek, docs)
-        given = len(first.vector) if first and first.vector is not None else None
-        dims = self._embedder.dims if self._embedder else given
+        given, docs = await asyncio.to_thread(_peek_dims, docs)
         if not await self._concrete(index):
-            await self._make(f"{index}-000001", dims=dims, alias=index)
+            dims = self._embedder.dims if self._embedder else given
+            await self._make(f"{index}-000001", dims=dims, embedder=self._embedder, alias=index)
         kept = await self._cluster.vectors(index, fresh=True)
-        embedder = self._embedder
-        if embedder is None and kept.embedder is not None:
-            embedder = embedder_named(kept.embedder, index)
+        embedder = self._embedder_of(index, kept)
+        dims = embedder.dims if embedder else given
         if embedder is not None and kept.dims is not None:
             what = f"the embedder {embedder.name!r}"
             check_dims(embedder.dims, kept.dims, what=what, index=index)
@@ -72,12 +72,13 @@ class Indexes:
         old = await self._concrete(index)
         numbers = [int(found[1]) for name in old if (found := _GENERATION.search(name))]
         new = f"{index}-{max(numbers, default=0) + 1:06d}"
-        first, docs = await asyncio.to_thread(_peek, docs)
-        given = len(first.vector) if first and first.vector is not None else None
-        dims = self._embedder.dims if self._embedder else given
+        given, docs = await asyncio.to_thread(_peek_dims, docs)
+        kept = await self._cluster.vectors(index, fresh=True) if old else Vectors(None, None)
+        embedder = self._embedder_of(index, kept)
+        dims = embedder.dims if embedder else given
         await self._call("DELETE", new, params={"ignore_unavailable": "true"})
-        await self._make(new, dims=dims)
-        report = await self._storing.add(docs, index=new, dims=dims, embedder=self._embedder)
+        await self._make(new, dims=dims, embedder=embedder)
+        report = await self._storing.add(docs, index=new, dims=dims, embedder=embedder)
         if report.failed:
             await self._call("DELETE", new)
             return report
@@ -179,14 +180,26 @@ class Indexes:
             ]
         return sorted(infos, key=lambda info: info.name)
 
+    def _embedder_of(self, index: str, kept: Vectors) -> Embedder | None:
+        """The given embedder, or else the one that the index was filled with."""
+        if self._embedder is None and kept.embedder is not None:
+            return embedder_named(kept.embedder, index)
+        return self._embedder
+
     async def _make(
-        self, name: str, *, dims: int | None, model: type | None = None, alias: str | None = None
+        self,
+        name: str,
+        *,
+        dims: int | None,
+        embedder: Embedder | None,
+        model: type | None = None,
+        alias: str | None = None,
     ) -> None:
         body = index_mapping(
             self._cluster.fields,
             (await self._cluster.info()).product,
             dims=dims,
-            embedder=self._embedder.name if self._embedder else None,
+            embedder=embedder.name if embedder else None,
             model=model,
         )
         if alias:
@@ -246,11 +259,13 @@ class Indexes:
         )
 
 
-def _peek(docs: Iterable[Document]) -> tuple[Document | None, Iterable[Document]]:
-    """The first document, and all of them."""
+def _peek_dims(docs: Iterable[Document]) -> tuple[int | None, Iterable[Document]]:
+    """The dimensions of the first document's own vector, and all documents."""
     source = iter(docs)
     first = next(source, None)
-    return first, source if first is None else chain([first], source)
+    if first is None:
+        return None, source
+    return None if first.vector is None else len(first.vector), chain([first], source)
 
 
 _UNITS = {"b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "tb": 1024**4}

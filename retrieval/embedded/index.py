@@ -179,8 +179,8 @@ class EmbeddedIndex:
             raise RetrievalError(f"index {layout.name!r} exists already", index=layout.name)
         layout.switch_to(self._new_generation(layout))
 
-    def _new_generation(self, layout: Layout) -> Path:
-        generation = layout.new_generation(Settings())
+    def _new_generation(self, layout: Layout, embedder: str | None = None) -> Path:
+        generation = layout.new_generation(Settings(embedder=embedder))
         create_files(generation)
         return generation
 
@@ -190,7 +190,11 @@ class EmbeddedIndex:
         return self._fill(layout, layout.current(), docs)
 
     def _rebuild(self, layout: Layout, docs: Iterable[Document]) -> AddReport:
-        generation = self._new_generation(layout)
+        # A store without an embedder goes on with the one that the index was filled with.
+        kept = None
+        if self._embedder is None and layout.exists():
+            kept = read_settings(layout.current()).embedder
+        generation = self._new_generation(layout, kept)
         report = self._fill(layout, generation, docs)
         if not report.failed:
             layout.switch_to(generation)

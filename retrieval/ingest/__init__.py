@@ -1,0 +1,1 @@
+"""Files to documents: reading, cutting into chunks, and storing what changed."""
