@@ -61,15 +61,13 @@ def test_files_are_small() -> None:
 
 
 def size(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines of a function, its docstring not counted."""
-    documented = ast.get_docstring(function) is not None
-    first = function.body[0]
-    docstring = (first.end_lineno or 0) - first.lineno + 1 if documented else 0
-    return (function.end_lineno or 0) - function.lineno + 1 - docstring
+    """Lines of a function's code: a public signature and its documentation may be long."""
+    code = function.body[1:] if ast.get_docstring(function) else function.body
+    return (function.end_lineno or 0) - code[0].lineno + 1 if code else 0
 
 
 def test_functions_are_short() -> None:
-    """No function of the package has more than 60 lines, its docstring not counted."""
+    """No function of the package has more than 60 lines of code."""
     long = {
         f"{relative(path)}:{function.lineno} {function.name}": size(function)
         for path in MODULES

@@ -32,6 +32,10 @@ app.add_typer(grammar, name="grammar")
 
 Target = Annotated[str, typer.Argument(metavar="FILE:FUNCTION", help="a program in a file")]
 Index = Annotated[str, typer.Option("--index", "-i", help="name of the index")]
+Paths = Annotated[list[Path], typer.Argument(help="files, or folders of files")]
+Embed = Annotated[
+    bool, typer.Option("--embed", help="keep vectors, so that the index can be searched by meaning")
+]
 
 
 class GraphFormat(StrEnum):
@@ -39,6 +43,14 @@ class GraphFormat(StrEnum):
 
     mermaid = "mermaid"
     json = "json"
+
+
+class SearchMode(StrEnum):
+    """How `phloem index search` ranks."""
+
+    bm25 = "bm25"
+    knn = "knn"
+    hybrid = "hybrid"
 
 
 class FindingFormat(StrEnum):
@@ -107,22 +119,28 @@ def doctor() -> None:
 
 
 @index.command("add")
-def index_add(
-    paths: Annotated[list[Path], typer.Argument(help="text or Markdown files, or folders")],
-    index: Index = "default",
-) -> None:
-    """Add documents; one that is there already, by its path, is replaced."""
-    _command("index", "add", paths, index)
+def index_add(paths: Paths, index: Index = "default", embed: Embed = False) -> None:
+    """Add files and folders; what is there already and has not changed is left alone."""
+    _command("index", "add", paths, index, embed)
+
+
+@index.command("rebuild")
+def index_rebuild(paths: Paths, index: Index = "default", embed: Embed = False) -> None:
+    """Put files and folders in place of all that an index holds, without a gap for searches."""
+    _command("index", "rebuild", paths, index, embed)
 
 
 @index.command("search")
 def index_search(
     query: str,
     index: Index = "default",
-    k: Annotated[int, typer.Option("--hits", "-k", min=1, help="number of hits")] = 5,
+    hits: Annotated[int, typer.Option("--hits", "-k", min=1, help="how many")] = 5,
+    mode: Annotated[SearchMode, typer.Option(help="by words, by meaning, or both")] = (
+        SearchMode.bm25
+    ),
 ) -> None:
     """Print the documents that match best."""
-    _command("index", "search", query, index, k)
+    _command("index", "search", query, index, hits, mode.value)
 
 
 @index.command("list")
@@ -133,11 +151,11 @@ def index_list() -> None:
 
 @index.command("show")
 def index_show(
-    ids: Annotated[list[str], typer.Argument(help="ids of documents")],
-    index: Index = "default",
+    index: Annotated[str, typer.Argument(help="name of the index")] = "default",
+    sample: Annotated[int, typer.Option(min=0, help="how many documents to print")] = 3,
 ) -> None:
-    """Print documents whole."""
-    _command("index", "show", index, ids)
+    """Print what is known of an index, and its first documents."""
+    _command("index", "show", index, sample)
 
 
 @index.command("delete")

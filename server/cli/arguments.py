@@ -20,18 +20,20 @@ __all__ = ["parse_arguments"]
 
 
 def parse_arguments(
-    parameters: Mapping[str, inspect.Parameter],
-    hints: Mapping[str, Any],
+    function: Callable[..., Any],
+    names: Sequence[str],
     words: Sequence[str],
     pairs: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The keyword arguments that `words` (`--name value`, `--name=value`) and `pairs`
-    (`name=value`) give for `parameters`, whose types are `hints`.
+    (`name=value`) give for the parameters `names` of `function`, by their annotations.
 
     A value is taken as it stands for `str` and unannotated parameters, else as JSON, else as
     text that pydantic converts. A parameter of type list may be named several times. Raises
     `ConfigError` for unknown, missing, doubled or unfit arguments.
     """
+    parameters = {name: inspect.signature(function).parameters[name] for name in names}
+    hints = _hints(function)
     given: dict[str, list[str]] = {}
     for name, value in [*_named(words, hints), *_pairs(pairs)]:
         if name not in parameters:
@@ -50,6 +52,16 @@ def parse_arguments(
         needed = " ".join(f"--{name} VALUE" for name in missing)
         raise ConfigError(f"missing: {', '.join(missing)}", hint=f"add {needed}")
     return {name: _value(name, values, hints.get(name, str)) for name, values in given.items()}
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise ConfigError(
+            f"an annotation of {function.__name__}() can't be resolved: {error}",
+            hint="import or define the type at the top of the file",
+        ) from error
 
 
 def _named(words: Sequence[str], hints: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -10,7 +10,6 @@ import asyncio
 import os
 import platform
 from collections.abc import Callable
-from contextlib import aclosing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -20,7 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from phloem.errors import PhloemError
-from phloem.retrieval import EmbeddedIndex, default_retriever
+from phloem.retrieval import admin
 from phloem.runtime.model import store
 from phloem.runtime.model.cache import cache_dir
 from phloem.runtime.native import build
@@ -64,8 +63,8 @@ def examine() -> list[Answer]:
         "memory": _memory,
         "model": _model,
         "cache": lambda: f"{cache_dir()} (PHLOEM_CACHE_DIR)",
-        "index": lambda: asyncio.run(_index()),
-        "search server": lambda: asyncio.run(_elasticsearch()),
+        "search": lambda: asyncio.run(admin.check()),
+        "indexes": lambda: asyncio.run(_indexes()),
     }
     return [_ask(name, question) for name, question in questions.items()]
 
@@ -108,19 +107,6 @@ def _model() -> str:
     return f"{store.DEFAULT_MODEL}, {path}"
 
 
-async def _index() -> str:
-    retriever = default_retriever({**os.environ, "PHLOEM_ES_URL": ""})
-    assert isinstance(retriever, EmbeddedIndex)
-    async with aclosing(retriever):
-        infos = await retriever.indexes()
-    listed = ", ".join(f"{info.name} ({info.documents})" for info in infos) or "no index yet"
-    return f"{retriever.root}: {listed}"
-
-
-async def _elasticsearch() -> str:
-    retriever = default_retriever()
-    if isinstance(retriever, EmbeddedIndex):
-        return "not configured (set PHLOEM_ES_URL to use one)"
-    async with aclosing(retriever):
-        info = await retriever.check()
-    return f"{retriever.address}: {info.product} {info.version} ({info.name})"
+async def _indexes() -> str:
+    indexes = await admin.list_indexes()
+    return ", ".join(f"{i.name} ({i.documents} documents)" for i in indexes) or "none yet"

@@ -24,7 +24,7 @@ def show(target: str, form: str) -> None:
 def check(path: Path, form: str) -> None:
     """Print the findings of all programs in a file; exit code 1 if one is an error."""
     programs = programs_in(load_module(path))
-    findings = [finding for program in programs.values() for finding in program.graph.check()]
+    findings = [finding for program in programs.values() for finding in program.check()]
     for finding in findings:
         typer.echo(finding.to_github() if form == "github" else str(finding))
     if form == "text":

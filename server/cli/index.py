@@ -1,17 +1,15 @@
 """`phloem index`: documents into an index, and out of it.
 
-What lives here: progress and printing. What does not: reading files (`retrieval/ingest`) and
-the indexes; the commands work on whichever index the environment names, embedded or a server
-(see `retrieval/defaults.py`).
+What lives here: progress and printing. What does not: the work (`retrieval/admin.py`). The
+commands use whichever index the environment names, embedded or a server.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, cast
 
 import typer
 from rich.console import Console
@@ -20,43 +18,27 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from phloem.errors import RetrievalError
-from phloem.retrieval import EmbeddedIndex, Query, default_retriever
-from phloem.retrieval.elastic.server import ServerRetriever
-from phloem.retrieval.ingest.pipeline import Progress, add_files
+from phloem.retrieval import admin
+from phloem.retrieval.base import Mode, Query
+from phloem.retrieval.ingest.pipeline import IngestReport, Progress
 
-__all__ = ["add", "delete", "list_indexes", "search", "show"]
-
-AnyIndex = EmbeddedIndex | ServerRetriever
-T = TypeVar("T")
+__all__ = ["add", "delete", "list_indexes", "rebuild", "search", "show"]
 
 
-def add(paths: Sequence[Path], index: str) -> None:
-    """Add files and folders with a progress bar. Raises `RetrievalError` if some failed."""
-    console = Console(stderr=True)
-    columns = (TextColumn("indexing {task.fields[file]}"), BarColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None, file="")
-
-        def show(state: Progress) -> None:
-            bar.update(task, completed=state.bytes_done, total=state.bytes_total, file=state.file)
-
-        report = _with_index(lambda chosen: add_files(chosen, paths, index=index, progress=show))
-    state = report.progress
-    typer.echo(
-        f"{index}: {state.added} passages added, {state.unchanged} unchanged, "
-        f"{state.removed} removed, from {state.files_done} files"
-    )
-    if report.failed:
-        reasons = "".join(f"\n  {what}: {why}" for what, why in report.failed)
-        raise RetrievalError(
-            f"{len(report.failed)} could not be added to {index}:{reasons}",
-            hint="the others are stored; mend these and add the same paths again",
-        )
+def add(paths: Sequence[Path], index: str, embed: bool) -> None:
+    """Add files and folders. Raises `RetrievalError` if something could not be added."""
+    _ingest(index, lambda show: admin.add(paths, index=index, embed=embed, progress=show))
 
 
-def search(text: str, index: str, k: int) -> None:
+def rebuild(paths: Sequence[Path], index: str, embed: bool) -> None:
+    """Put files and folders in place of what the index holds."""
+    _ingest(index, lambda show: admin.rebuild(paths, index=index, embed=embed, progress=show))
+
+
+def search(text: str, index: str, k: int, mode: str) -> None:
     """Print the `k` best hits: rank, score, id, title, and the beginning of the text."""
-    hits = _with_index(lambda chosen: chosen.search(Query(text, index=index, k=k)))
+    query = Query(text, index=index, k=k, mode=cast("Mode", mode))
+    hits = asyncio.run(admin.search(query))
     console = Console(highlight=False)
     for rank, hit in enumerate(hits, start=1):
         head = Text.assemble((f"{rank}. ", "bold"), f"{hit.score:.2f}  ", (hit.id, "cyan"))
@@ -70,45 +52,56 @@ def search(text: str, index: str, k: int) -> None:
 
 def list_indexes() -> None:
     """Print each index with its documents and its size."""
-
-    async def listed(chosen: AnyIndex) -> None:
-        infos = await chosen.indexes()
-        for info in infos:
-            typer.echo(f"{info.name}  {info.documents} documents  {info.bytes / 1e6:.1f} MB")
-        if not infos:
-            typer.echo(f"no index in {chosen.source}; make one with: phloem index add PATH")
-
-    _with_index(listed)
+    infos = asyncio.run(admin.list_indexes())
+    for info in infos:
+        typer.echo(f"{info.name}  {info.documents} documents  {info.bytes / 1e6:.1f} MB")
+    if not infos:
+        typer.echo("no index yet; make one with: phloem index add PATH", err=True)
 
 
-def show(index: str, ids: Sequence[str]) -> None:
-    """Print documents whole. Raises `RetrievalError` naming those that do not exist."""
-    found = _with_index(lambda chosen: chosen.get(ids, index=index))
-    missing = set(ids) - {document.id for document in found}
-    for document in found:
-        typer.echo(f"{document.id}  {document.title or ''}\n{document.text}\n")
-    if missing:
-        raise RetrievalError(
-            f"index {index} has no document {', '.join(sorted(missing))}",
-            hint=f"find ids with: phloem index search WORDS --index {index}",
-        )
+def show(index: str, sample: int) -> None:
+    """Print what is known of an index, and its first documents."""
+    details = asyncio.run(admin.show(index, sample=sample))
+    info = details.info
+    vectors = f"{info.dims} dimensions by {info.embedder}" if info.dims else "none"
+    typer.echo(f"{info.name}: {info.documents} documents, {info.bytes / 1e6:.1f} MB")
+    typer.echo(f"vectors: {vectors}\nin: {details.source}")
+    for document in details.sample:
+        typer.echo(f"\n{document.id}  {document.title or ''}\n{document.text}")
 
 
 def delete(index: str, ids: Sequence[str]) -> None:
     """Delete documents, or the whole index where no id is given."""
     if ids:
-        gone = _with_index(lambda chosen: chosen.delete(ids, index=index))
+        gone = asyncio.run(admin.delete(ids, index=index))
         typer.echo(f"{index}: {gone} of {len(ids)} documents deleted")
     else:
-        _with_index(lambda chosen: chosen.drop(index))
+        asyncio.run(admin.drop(index))
         typer.echo(f"{index}: deleted")
 
 
-def _with_index(work: Callable[[AnyIndex], Awaitable[T]]) -> T:
-    """Run `work` on the default index and close it."""
+def _ingest(
+    index: str,
+    work: Callable[[Callable[[Progress], None]], Coroutine[Any, Any, IngestReport]],
+) -> None:
+    """Do `work`, which reports to the callback it is given, and print what it did."""
+    console = Console(stderr=True)
+    columns = (TextColumn("indexing {task.fields[file]}"), BarColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None, file="")
 
-    async def opened() -> T:
-        async with aclosing(default_retriever()) as chosen:
-            return await work(chosen)
+        def draw(state: Progress) -> None:
+            bar.update(task, completed=state.bytes_done, total=state.bytes_total, file=state.file)
 
-    return asyncio.run(opened())
+        report = asyncio.run(work(draw))
+    state = report.progress
+    typer.echo(
+        f"{index}: {state.added} passages added, {state.unchanged} unchanged, "
+        f"{state.removed} removed, from {state.files_done} files"
+    )
+    if report.failed:
+        reasons = "".join(f"\n  {what}: {why}" for what, why in report.failed)
+        raise RetrievalError(
+            f"{len(report.failed)} could not be added to {index}:{reasons}",
+            hint="the others are stored; mend these and add the same paths again",
+        )

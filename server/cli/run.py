@@ -6,15 +6,13 @@ What lives here: the order of things in one run. What does not: what a line look
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
 from phloem.errors import PhloemError
-from phloem.programs.api import Program
 from phloem.programs.events import Event, RunFinished
 from phloem.server.cli.arguments import parse_arguments
 from phloem.server.cli.model import load_backend
@@ -41,11 +39,11 @@ def run(
     `PhloemError`, or `UserCodeError` around another exception that ended the run.
     """
     program = load_program(target)
-    arguments = parse_arguments(program.parameters, program.hints, words, pairs)
+    arguments = parse_arguments(program.function, program.parameters, words, pairs)
     load_backend(model)
     console = Console(highlight=False, markup=False, emoji=False)
     transcript = None if quiet else Transcript(console)
-    events = asyncio.run(_watch(program, {**arguments, **sampling}, transcript))
+    events = _watch(program.stream(**arguments, **sampling), transcript)
     value = next((event.value for event in events if isinstance(event, RunFinished)), None)
     if not quiet:
         console.print()
@@ -55,19 +53,18 @@ def run(
         print_trace(events, console)
 
 
-async def _watch(
-    program: Program, arguments: Mapping[str, Any], transcript: Transcript | None
-) -> list[Event]:
+def _watch(stream: Iterable[Event], transcript: Transcript | None) -> list[Event]:
+    """All events of a run, shown as they come. Raises what ended the run."""
     events = []
     try:
-        async for event in program.stream(**arguments):
+        for event in stream:
             events.append(event)
             if transcript is not None:
                 transcript.show(event)
     except PhloemError:
         raise
     except Exception as error:
-        raise UserCodeError(program.name) from error
+        raise UserCodeError(str(error)) from error
     finally:
         if transcript is not None:
             transcript.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from phloem.errors import ConfigError, PhloemError
-from phloem.programs.api import Program
+from phloem.programs.api.function import Program
 from phloem.server.cli.report import UserCodeError
 
 __all__ = ["load_module", "load_program", "programs_in"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 import pytest
 
@@ -30,9 +30,8 @@ def program(
 
 
 def parse(words: str, function: Callable[..., Any] = program, **more: Any) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters
-    hints = get_type_hints(function)
-    return parse_arguments(parameters, hints, words.split("|") if words else [], **more)
+    names = list(inspect.signature(function).parameters)
+    return parse_arguments(function, names, words.split("|") if words else [], **more)
 
 
 def test_text_is_taken_as_it_stands() -> None:

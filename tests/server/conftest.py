@@ -1,0 +1,47 @@
+"""Servers that the tests of this room share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import structlog
+
+from phloem.programs.protocol import Backend
+from phloem.runtime.embedded import EmbeddedBackend
+from phloem.runtime.model.tiny import tiny_model
+from tests.server.harness import Running, serving
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quiet_logs() -> None:
+    """Drop log lines; tests of the log configure it themselves."""
+    structlog.configure(processors=[drop])
+
+
+def drop(*_: Any) -> None:
+    raise structlog.DropEvent
+
+
+def tiny(context: int = 4096) -> Backend:
+    """An engine on the tiny model with random weights."""
+    return EmbeddedBackend(tiny_model(max_positions=context))
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Running]:
+    """A server on the tiny model, default settings."""
+    with serving(tiny()) as running:
+        yield running
+
+
+@pytest.fixture
+def start() -> Callable[..., AbstractContextManager[Running]]:
+    """Start a server of one's own: `start(context=512, max_running=2)`."""
+
+    def starting(context: int = 4096, **settings: Any) -> AbstractContextManager[Running]:
+        return serving(tiny(context), **settings)
+
+    return starting
