@@ -7,6 +7,8 @@ What lives here: the classes below and `Where`. What does not: the mapping to HT
     ├── ConfigError              a setting, an argument or a file the user gave is wrong
     ├── ProgramError
     │   ├── CompileError         the program can't run as written (position given)
+    │   ├── BatchFailed          rows of a batch failed; all results are attached
+    │   ├── UnknownVariable      a variable was read that no step has set (a KeyError too)
     │   ├── StepError            a step ended without the value it promised
     │   │   └── TruncatedOutput  max_tokens cut a structured output
     │   ├── ToolError            a tool's arguments or result were refused
@@ -44,6 +46,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 __all__ = [
+    "BatchFailed",
     "BudgetExceeded",
     "Cancelled",
     "CompileError",
@@ -73,6 +76,7 @@ __all__ = [
     "StepError",
     "ToolError",
     "TruncatedOutput",
+    "UnknownVariable",
     "Unsupported",
     "Where",
     "attach_where",
@@ -183,6 +187,19 @@ class ProgramError(PhloemError):
 
 class CompileError(ProgramError):
     """The program can't be compiled or started as written."""
+
+
+class BatchFailed(ProgramError):
+    """Rows of a batch failed and the caller asked to raise; `results` holds all states."""
+
+    @property
+    def results(self) -> list[Any]:
+        """The states of all rows, in order; a failed one's `error()` is its error."""
+        return list(self.details["results"])
+
+
+class UnknownVariable(ProgramError, KeyError):
+    """A variable of the state was read that no step has set."""
 
 
 class StepError(ProgramError):

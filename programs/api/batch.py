@@ -1,0 +1,176 @@
+"""Many runs of one program, in order, with bounded memory.
+
+What lives here: `run_batch` and its results file. What does not: one run (`start.py`). Rows
+may come from an iterator of any length: no more than a window of them is in memory. A failure
+stays in its own row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rich.progress import Progress
+
+from phloem.errors import BatchFailed, CompileError
+from phloem.programs.api import start
+from phloem.programs.api.results import ResultsFile
+from phloem.programs.api.state import ProgramState
+from phloem.programs.executor import hub, loop
+from phloem.programs.executor.frame import current
+
+__all__ = ["BatchOptions", "run_rows"]
+
+WINDOW = 4
+"""Rows in memory, as a multiple of the rows that run at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """How a batch runs: see `Program.run_batch`."""
+
+    num_threads: int | Literal["auto"] = "auto"
+    progress_bar: bool = False
+    order: Literal["submitted", "completed"] = "submitted"
+    results_file: str | os.PathLike[str] | None = None
+
+    def at_once(self) -> int:
+        """How many rows run at once. They share one thread: this bounds load, not threads."""
+        if self.num_threads == "auto":
+            return max(96, 16 * (os.cpu_count() or 1))
+        if isinstance(self.num_threads, bool) or self.num_threads < 1:
+            raise CompileError(
+                f"num_threads={self.num_threads!r} is not a number of rows at once",
+                hint='give 1 or more, or "auto"',
+            )
+        return self.num_threads
+
+
+Job = tuple[int, concurrent.futures.Future[ProgramState]]
+
+
+def run_rows(
+    program: start.Startable,
+    rows: Iterable[Any],
+    settings: Mapping[str, Any],
+    options: BatchOptions,
+) -> Iterator[ProgramState]:
+    """The finished state of every row, failed ones included. Leaving early cancels the rest."""
+    limit = options.at_once()
+    gate = asyncio.Semaphore(limit)
+    jobs: deque[Job] = deque()
+    pending = enumerate(rows)
+    total = len(rows) if isinstance(rows, Sized) else None
+    known = ResultsFile(options.results_file) if options.results_file is not None else None
+    with contextlib.ExitStack() as stack:
+        stack.callback(lambda: [job.cancel() for _, job in jobs])
+        if known is not None:
+            stack.enter_context(known)
+        tick = _ticker(stack, options.progress_bar, total)
+        while True:
+            _submit(program, pending, jobs, settings, gate, limit * WINDOW, known)
+            if not jobs:
+                return
+            index, job = _next(jobs, options.order)
+            state = _result(job)
+            if known is not None:
+                known.write(index, state)
+            tick()
+            yield state
+
+
+def _submit(
+    program: start.Startable,
+    pending: Iterator[tuple[int, Any]],
+    jobs: deque[Job],
+    settings: Mapping[str, Any],
+    gate: asyncio.Semaphore,
+    window: int,
+    known: ResultsFile | None,
+) -> None:
+    while len(jobs) < window:
+        index, row = next(pending, (-1, None))
+        if index < 0:
+            return
+        args, kwargs = _arguments(row)
+        done = known.find(index, program, args, kwargs) if known is not None else None
+        if done is not None:
+            job: concurrent.futures.Future[ProgramState] = concurrent.futures.Future()
+            job.set_result(done)
+        else:
+            job = loop.submit(_one(program, args, {**settings, **kwargs}, gate))
+        jobs.append((index, job))
+
+
+def _arguments(row: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(row, Mapping):
+        return (), dict(row)
+    if isinstance(row, tuple | list):
+        return tuple(row), {}
+    raise CompileError(
+        f"a row of a batch is a dict of arguments or a tuple of them, not {type(row).__name__}",
+        hint="write [{'question': ...}, ...]",
+    )
+
+
+async def _one(
+    program: start.Startable,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    gate: asyncio.Semaphore,
+) -> ProgramState:
+    """Run one row; its error stays in its state."""
+    async with gate:
+        try:
+            started = start.prepare(program, args, kwargs)
+        except Exception as error:  # noqa: BLE001 - kept as the row's result
+            return start.failed(program, kwargs, error)
+        try:
+            await started.coroutine
+        except Exception:  # noqa: BLE001 - the state holds it
+            return started.state
+        return started.state
+
+
+def _next(jobs: deque[Job], order: str) -> Job:
+    if order == "submitted":
+        return jobs.popleft()
+    waiting = [job for _, job in jobs]
+    done, _ = concurrent.futures.wait(waiting, return_when=concurrent.futures.FIRST_COMPLETED)
+    found = next(item for item in jobs if item[1] in done)
+    jobs.remove(found)
+    return found
+
+
+def _result(job: concurrent.futures.Future[ProgramState]) -> ProgramState:
+    if current() is not None:
+        return hub.wait(asyncio.wrap_future(job))
+    return loop.wait(job)
+
+
+def _ticker(stack: contextlib.ExitStack, wanted: bool, total: int | None) -> Callable[[], None]:
+    if not wanted:
+        return lambda: None
+    progress = stack.enter_context(Progress())
+    task = progress.add_task("rows", total=total)
+    return lambda: progress.advance(task)
+
+
+def raise_failures(states: list[ProgramState]) -> None:
+    """Raise `BatchFailed` from the first failure, with all states attached, if there is one."""
+    errors = [(index, state.error()) for index, state in enumerate(states)]
+    failed = [(index, error) for index, error in errors if error is not None]
+    if failed:
+        index, first = failed[0]
+        raise BatchFailed(
+            f"{len(failed)} of {len(states)} rows failed, the first is row {index}: "
+            f"{type(first).__name__}: {first}",
+            hint="all states are in .results; on_error='return' returns them instead",
+            results=states,
+        ) from first

@@ -1,0 +1,304 @@
+"""`@function`: from a Python function to a program that can be run.
+
+What lives here: the decorator and `Program`. What does not: batches (`batch.py`), event
+streams (`stream.py`), compiling (`compiler/`) and running (`executor/`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import os
+import types
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from phloem.errors import CompileError
+from phloem.programs import registry
+from phloem.programs.api import start
+from phloem.programs.api.batch import BatchOptions, raise_failures, run_rows
+from phloem.programs.api.state import ProgramState
+from phloem.programs.api.stream import EventStream
+from phloem.programs.api.templates import Templates
+from phloem.programs.check import Finding
+from phloem.programs.compiler.build import Compiled, compile_function
+from phloem.programs.executor import loop
+from phloem.programs.executor.frame import Handle, current
+from phloem.programs.graph import StateGraph
+from phloem.programs.protocol import Backend
+
+__all__ = ["Program", "function"]
+
+STATE_NAME = "s"
+
+
+class Program:
+    """A compiled program. Calling it runs it: see `__call__`."""
+
+    __phloem_kind__ = "call"
+
+    def __init__(
+        self,
+        function: types.FunctionType,
+        *,
+        num_api_spec_tokens: int | None = None,
+        prompts: Mapping[str, str] | str | Path | None = None,
+        name: str | None = None,
+        bound: Mapping[str, Any] | None = None,
+        opaque: str | None = None,
+    ) -> None:
+        if not isinstance(function, types.FunctionType):
+            raise CompileError(
+                f"@function takes a Python function, not {type(function).__name__}",
+                hint="decorate a `def` or an `async def`",
+            )
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise CompileError(
+                f"{function.__name__} is a generator",
+                hint="return the value; read text as it comes with stream() or text_iter()",
+            )
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name = name or function.__name__
+        self.num_api_spec_tokens = num_api_spec_tokens
+        self._prompts = prompts
+        self._bound = dict(bound or {})
+        self._opaque = opaque
+        self._signature = inspect.signature(function)
+        self.state_parameter = _state_parameter(self._signature)
+
+    # --- what it is
+
+    @property
+    def style(self) -> str:
+        """ "state" if the first parameter is the state, else "value"."""
+        return "value" if self.state_parameter is None else "state"
+
+    @functools.cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The program's own parameters, the state left out."""
+        return tuple(p for p in self._signature.parameters if p != self.state_parameter)
+
+    @functools.cached_property
+    def templates(self) -> Templates:
+        """The prompt templates of a value-style program."""
+        return Templates(self._prompts, Path(self.function.__code__.co_filename).parent)
+
+    @functools.cached_property
+    def compiled(self) -> Compiled:
+        """The graph and its code, compiled when first needed."""
+        return compile_function(self.function, self.state_parameter, self.name, opaque=self._opaque)
+
+    @property
+    def graph(self) -> StateGraph:
+        """The program's state graph."""
+        return self.compiled.graph
+
+    def check(self) -> list[Finding]:
+        """What is wrong with the program, found without running it."""
+        return start.check(self)
+
+    def bind(self, **arguments: Any) -> Program:
+        """The same program with some arguments fixed. Fixing one twice, or giving it again at
+        the call, is a `CompileError`."""
+        for name in arguments:
+            if name not in self.parameters:
+                raise CompileError(
+                    f"{self.name}() has no parameter {name!r}",
+                    hint=f"it has: {', '.join(self.parameters) or 'none'}",
+                )
+            self._refuse_twice(name)
+        return Program(
+            self.function,
+            num_api_spec_tokens=self.num_api_spec_tokens,
+            prompts=self._prompts,
+            name=self.name,
+            bound={**self._bound, **arguments},
+            opaque=self._opaque,
+        )
+
+    def _refuse_twice(self, name: str) -> None:
+        if name in self._bound:
+            raise CompileError(
+                f"the argument {name!r} of {self.name}() is bound already",
+                hint="bind() and the call may not both give it",
+            )
+
+    def trace(self, *, backend: Backend | None = None, **arguments: Any) -> StateGraph:
+        """The state graph, which needs no run; the arguments are accepted for SGLang's sake."""
+        del backend, arguments
+        return self.graph
+
+    def cache(self, backend: Backend | None = None) -> int:
+        """Prefill and keep the program's constant prefix; returns its tokens."""
+        return loop.call(start.pin_prefix(self, backend or registry.default("backend")))
+
+    # --- running it
+
+    def bind_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The call's arguments by parameter, defaults filled in, the state as None.
+
+        Raises `CompileError` for a missing, unknown or doubled argument.
+        """
+        for name in kwargs:
+            self._refuse_twice(name)
+        values = (None, *args) if self.state_parameter is not None else args
+        try:
+            bound = self._signature.bind(*values, **{**self._bound, **kwargs})
+        except TypeError as error:
+            raise CompileError(
+                f"{self.name}(): {error}", hint=f"its parameters: {self._signature}"
+            ) from None
+        bound.apply_defaults()
+        return bound
+
+    def run(self, *args: Any, **kwargs: Any) -> ProgramState:
+        """Run the program and return its finished state; `.value` is what it returned.
+
+        Keyword arguments that are parameters of the program are its arguments. All others are
+        settings: the sampling arguments of `gen` (defaults for every step), `seed`, `backend`,
+        `retriever`, `deadline` (seconds), `token_budget`, `namespace`, `priority`, `record`,
+        and `stream=True`, with which the state is returned at once and read as it grows.
+
+        Raises the program's own error, its type unchanged, with program, node, source line
+        and trace id attached (`phloem.errors.where_of`). Inside another program it runs on a
+        fresh session of the same run.
+        """
+        if current() is not None:
+            return start.nested_fresh(self, args, kwargs)
+        started = start.prepare(self, args, kwargs)
+        future = loop.submit(started.coroutine)
+        if not started.stream:
+            loop.wait(future)
+        return started.state
+
+    async def arun(self, *args: Any, **kwargs: Any) -> ProgramState:
+        """`run` for an event loop of your own."""
+        started = start.prepare(self, args, kwargs)
+        if not started.stream:
+            await asyncio.wrap_future(loop.submit(started.coroutine))
+        else:
+            loop.submit(started.coroutine)
+        return started.state
+
+    def stream(self, *args: Any, **kwargs: Any) -> EventStream:
+        """Start the program; iterate (`for` or `async for`) over its events as they come.
+
+        The iteration ends by raising the program's error, if it has one. Leaving it early
+        with `close()`/`aclose()` cancels the run.
+        """
+        started = start.prepare(self, args, kwargs)
+        return EventStream(started.state, loop.submit(started.coroutine))
+
+    def run_batch(
+        self,
+        batch: Iterable[Any],
+        *,
+        num_threads: int | Literal["auto"] = "auto",
+        progress_bar: bool = False,
+        generator_style: bool = False,
+        order: Literal["submitted", "completed"] = "submitted",
+        on_error: Literal["return", "raise"] = "return",
+        results_file: str | os.PathLike[str] | None = None,
+        **settings: Any,
+    ) -> Any:
+        """Run the program for every row: a dict of arguments, or a tuple of them.
+
+        Returns the list of finished states in order; a row that failed holds its own error
+        (`state.error()`; reading from it raises it). on_error="raise" raises `BatchFailed`,
+        with all states attached, once all rows are done. `generator_style` yields states as
+        they come, from an iterator of any length, with bounded memory; `order="completed"`
+        yields whichever is ready. `num_threads` is how many rows run at once (on one thread).
+        `results_file` (JSON lines) keeps finished rows; a second batch skips them.
+        Other keywords are settings of every run, as for `run`.
+        """
+        options = BatchOptions(num_threads, progress_bar, order, results_file)
+        options.at_once()
+        states = run_rows(self, batch, settings, options)
+        if generator_style:
+            return states
+        found = list(states)
+        if on_error == "raise":
+            raise_failures(found)
+        return found
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it. A state-style program returns its state, a value-style one its value.
+
+        Inside another program, a state-style program given a state as its first argument
+        goes on with that state and returns its value; a value-style one goes on with the
+        run's session.
+        """
+        if current() is not None:
+            if self.state_parameter is not None and args and isinstance(args[0], Handle):
+                return start.nested_shared(self, args[0], args[1:], kwargs)
+            if self.state_parameter is None:
+                return start.nested_shared(self, None, args, kwargs)
+        state = self.run(*args, **kwargs)
+        return state.value if self.state_parameter is None else state
+
+    def __repr__(self) -> str:
+        return f"<phloem program {self.name}{self._signature}>"
+
+
+def _state_parameter(signature: inspect.Signature) -> str | None:
+    """The name of the first parameter if it is the state: called `s`, or annotated so."""
+    for parameter in signature.parameters.values():
+        annotation = parameter.annotation
+        if isinstance(annotation, type) and issubclass(annotation, Handle):
+            return parameter.name
+        if isinstance(annotation, str) and annotation.rsplit(".", 1)[-1] in {
+            "State",
+            "ProgramState",
+        }:
+            return parameter.name
+        return parameter.name if parameter.name == STATE_NAME else None
+    return None
+
+
+@overload
+def function(function: Callable[..., Any], /) -> Program: ...
+@overload
+def function(
+    *,
+    num_api_spec_tokens: int | None = None,
+    prompts: Mapping[str, str] | str | Path | None = None,
+    name: str | None = None,
+    opaque: bool = False,
+) -> Callable[[Callable[..., Any]], Program]: ...
+def function(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    num_api_spec_tokens: int | None = None,
+    prompts: Mapping[str, str] | str | Path | None = None,
+    name: str | None = None,
+    opaque: bool = False,
+) -> Program | Callable[[Callable[..., Any]], Program]:
+    """Make a program of a function.
+
+    The first parameter decides the style: named `s` or annotated `ph.State` it is the state
+    (state style), else the program is in value style and `prompts` holds its templates (a
+    mapping of names to Jinja2 texts, or a folder relative to the program's file).
+    `opaque=True` keeps the compiler out: the whole function is one node, run as it stands.
+    `num_api_spec_tokens` is accepted for SGLang's sake: embedded engines need no speculation
+    over an API.
+    """
+
+    def make(inner: Callable[..., Any]) -> Program:
+        if not isinstance(inner, types.FunctionType):
+            raise CompileError(
+                f"@function takes a Python function, not {type(inner).__name__}",
+                hint="decorate a `def` or an `async def`",
+            )
+        return Program(
+            inner,
+            num_api_spec_tokens=num_api_spec_tokens,
+            prompts=prompts,
+            name=name,
+            opaque="the program asks for it" if opaque else None,
+        )
+
+    return make if function is None else make(function)

@@ -1,0 +1,25 @@
+"""How the compiler knows a primitive: by what the function says of itself.
+
+What lives here: the decorator that says it. What does not: the primitives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+__all__ = ["mark"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def mark(kind: str, **facts: Any) -> Callable[[F], F]:
+    """Declare a function a primitive of `kind` (see `compiler/describe.py`)."""
+
+    def declare(function: F) -> F:
+        function.__phloem_kind__ = kind  # type: ignore[attr-defined] # functions take attributes
+        for name, value in facts.items():
+            setattr(function, f"__phloem_{name}__", value)
+        return function
+
+    return declare

@@ -1,0 +1,256 @@
+"""The steps a program is written with: gen, select, retrieve and their kin.
+
+What lives here: the functions of the public face that make effects. What does not: roles and
+media (`roles.py`) or doing the effects (`executor/`). In state style `gen` and `select` return
+an expression for `s += ...`; in value style they act at once and return the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from phloem.errors import CompileError, ProgramError
+from phloem.programs import choices as rules
+from phloem.programs import constraints, registry
+from phloem.programs.api import passages as text_of
+from phloem.programs.api import value_style
+from phloem.programs.api.marks import mark
+from phloem.programs.effects import Choose, Expression, Generate, Search
+from phloem.programs.executor import hub
+from phloem.programs.executor.frame import current
+from phloem.programs.executor.perform import perform
+from phloem.programs.executor.run import Run
+from phloem.programs.executor.sampling import STEP_OPTIONS, clean
+from phloem.retrieval.base import Hit, Hits, Mode
+
+__all__ = ["gen", "gen_int", "gen_string", "passages", "retrieve", "select"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@mark("gen")
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    stop_token_ids: Sequence[int] | None = None,
+    stop_regex: str | Sequence[str] | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    ignore_eos: bool | None = None,
+    return_logprob: bool | None = None,
+    logprob_start_len: int | None = None,
+    top_logprobs_num: int | None = None,
+    return_text_in_logprobs: bool | None = None,
+    dtype: type | str | None = None,
+    choices: Sequence[str] | None = None,
+    choices_method: rules.ChoicesMethod | None = None,
+    regex: str | None = None,
+    json_schema: str | Mapping[str, Any] | None = None,
+    *,
+    schema: Any = None,
+    type: Any = None,  # noqa: A002 - the name says what it takes
+    grammar: str | None = None,
+    after: str | None = None,
+    finish: str | None = None,
+    whitespace: bool | None = None,
+    repetition_penalty: float | None = None,
+    seed: int | None = None,
+    logprobs: int | None = None,
+    fresh: bool = False,
+    timeout: float | None = None,
+    retries: int = 0,
+    **variables: Any,
+) -> Any:
+    """Generate text, and keep its value under `name`.
+
+    Sampling arguments override those of `run()` one by one; SGLang's defaults hold for the rest
+    (128 tokens, temperature 1). At most one of these says what the text must be: `regex`,
+    `json_schema`, `grammar` (Lark) and `dtype` (int, float, bool, str) give text; `schema` (JSON
+    Schema, pydantic model, dataclass, ...) and `type` (any Python type, `Literal`, `Enum`) give
+    the parsed value. `choices` scores the given texts instead of generating. `n` samples make
+    the value a list, the first of which the text goes on with.
+
+    `timeout` (seconds) and `retries` limit this step. In value style further keywords are
+    variables of the prompt template `name`, and `fresh=True` gives the step its own session.
+
+    Raises `CompileError` for arguments that don't fit together, `ConstraintError` for a
+    constraint that can't be enforced, `TruncatedOutput` if `max_tokens` cut a parsed value.
+    """
+    given = dict(locals())
+    frame = current()
+    value_program = frame is not None and frame.style == "value"
+    if variables and not value_program:
+        raise CompileError(
+            f"gen() has no argument {next(iter(variables))!r}",
+            hint="template variables belong to value style; in state style add text to s",
+        )
+    if choices is not None:
+        # SGLang's gen(choices=...) ignores sampling arguments, but for the temperature.
+        return select(
+            name,
+            choices,
+            temperature or 0.0,
+            choices_method,
+            fresh=fresh,
+            timeout=timeout,
+            retries=retries,
+            **variables,
+        )
+    wanted = {key: given[key] for key in constraints.ARGUMENTS if given[key] is not None}
+    if isinstance(dtype, str):
+        wanted["dtype"] = {"int": int, "float": float, "bool": bool, "str": str}.get(dtype, dtype)
+    built = constraints.build(Run.analyser(), wanted) if wanted else constraints.Built()
+    options = clean({key: given[key] for key in STEP_OPTIONS if key in given})
+    if built.stop:
+        options["stop"] = (*options.get("stop", ()), *built.stop)
+    effect = Generate(
+        name,
+        options,
+        built.constraint,
+        built.parse,
+        built.target,
+        _samples(n),
+        None,
+        timeout,
+        retries,
+    )
+    if frame is not None and value_program:
+        return value_style.step(frame, effect, variables, fresh=fresh)
+    return Expression((effect,))
+
+
+def _samples(n: int | None) -> int:
+    if n is None:
+        return 1
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise CompileError(f"n={n!r} is not a number of samples", hint="give 1 or more")
+    return n
+
+
+@mark("gen", dtype=int)
+def gen_int(name: str | None = None, max_tokens: int | None = None, **arguments: Any) -> Any:
+    """`gen(dtype=int)`: the text of a whole number. Takes gen's other arguments."""
+    return gen(name, max_tokens, dtype=int, **arguments)
+
+
+@mark("gen", dtype=str)
+def gen_string(name: str | None = None, max_tokens: int | None = None, **arguments: Any) -> Any:
+    """`gen(dtype=str)`: a text in double quotes. Takes gen's other arguments."""
+    return gen(name, max_tokens, dtype=str, **arguments)
+
+
+@mark("select")
+def select(
+    name: str | None = None,
+    choices: Sequence[str] | None = None,
+    temperature: float = 0.0,
+    choices_method: rules.ChoicesMethod | None = None,
+    *,
+    fresh: bool = False,
+    timeout: float | None = None,
+    retries: int = 0,
+    **variables: Any,
+) -> Any:
+    """Append one of `choices`, the one that scores best, and keep it under `name`.
+
+    The result is always exactly one of the strings. The rule is `likelihood` unless
+    `choices_method` says otherwise (see `programs/choices.py`); a `temperature` above 0 draws
+    from softmax(scores / temperature) instead of taking the best. Scores are in
+    `get_meta_info(name)`. Raises `CompileError` without choices or for choices that aren't text.
+    """
+    texts = _texts(name, choices)
+    if isinstance(temperature, bool) or not temperature >= 0:
+        raise CompileError(
+            f"temperature={temperature!r} is not a number of 0 or more", hint="give 0 for the best"
+        )
+    effect = Choose(name, texts, choices_method, float(temperature), timeout, retries)
+    frame = current()
+    if frame is not None and frame.style == "value":
+        return value_style.step(frame, effect, variables, fresh=fresh)
+    if variables:
+        raise CompileError(
+            f"select() has no argument {next(iter(variables))!r}",
+            hint="template variables belong to value style",
+        )
+    return Expression((effect,))
+
+
+def _texts(name: str | None, choices: Sequence[str] | None) -> tuple[str, ...]:
+    if isinstance(choices, str) or not choices:
+        raise CompileError(
+            f"the choice {name!r} needs a list of texts, not {choices!r}",
+            hint='write choices=["yes", "no"]',
+        )
+    for choice in choices:
+        if not isinstance(choice, str):
+            raise CompileError(
+                f"the choice {name!r} has {choice!r}, which is not text",
+                hint="write the texts that the model shall say",
+            )
+    return tuple(dict.fromkeys(choices))
+
+
+@mark("retrieve")
+def retrieve(
+    name_or_query: str,
+    query: str | None = None,
+    /,
+    *,
+    index: str | None = None,
+    k: int | None = None,
+    mode: Mode | None = None,
+    filter: Mapping[str, Any] | None = None,  # noqa: A002 - Elasticsearch's word
+    fields: Sequence[str] | None = None,
+    min_score: float | None = None,
+    timeout: float | None = None,
+    retries: int = 0,
+) -> Hits:
+    """Search, and return the hits; `retrieve(name, query)` also keeps them as a variable.
+
+    The arguments are those of `retrieval.base.Query`. Runs at once in both styles. Raises the
+    kinds of `RetrievalError`, and `ProgramError` outside of a program.
+    """
+    name, text = (None, name_or_query) if query is None else (name_or_query, query)
+    frame = current()
+    if frame is None:
+        raise ProgramError(
+            "retrieve() works inside a running program",
+            hint="ask the retriever itself elsewhere: await retriever.search(Query(...))",
+        )
+    given = {
+        "index": index,
+        "k": k,
+        "mode": mode,
+        "filter": filter,
+        "fields": tuple(fields) if fields is not None else None,
+        "min_score": min_score,
+    }
+    options = {key: value for key, value in given.items() if value is not None}
+    effect = Search(name, text, options, timeout, retries)
+    site = frame.site()
+    return hub.wait(perform(frame.branch, effect, site))  # type: ignore[no-any-return]
+
+
+def passages(
+    docs: Sequence[Hit],
+    max_tokens: int | None = None,
+    order: text_of.Order = "best_first",
+    cite: bool = True,
+) -> str:
+    """Retrieved documents as text, numbered [1], [2], … by rank (see `passages.render`).
+
+    With `max_tokens` the text is cut to fit, as the run's own tokenizer counts.
+    """
+    if max_tokens is None:
+        return text_of.render(docs, order=order, cite=cite)
+    frame = current()
+    backend = hub.wait(frame.run.backend()) if frame is not None else registry.default("backend")
+    return text_of.render(docs, max_tokens=max_tokens, order=order, cite=cite, count=backend.count)

@@ -1,0 +1,253 @@
+"""Starting runs: settings apart from arguments, the frame, nested programs, the pinned prefix.
+
+What lives here: what `Program`'s methods have in common. What does not: the run's course
+(`executor/driver.py`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+from phloem.errors import CompileError, ProgramError
+from phloem.programs.api.state import ProgramState
+from phloem.programs.api.templates import Templates
+from phloem.programs.check import Finding
+from phloem.programs.compiler.build import Compiled
+from phloem.programs.executor.branch import Branch
+from phloem.programs.executor.driver import drive_run
+from phloem.programs.executor.frame import Frame, Handle, current
+from phloem.programs.executor.machine import execute
+from phloem.programs.executor.run import Run, Settings
+from phloem.programs.executor.sampling import RUN_OPTIONS, clean
+from phloem.programs.nodes import Gen, Select
+from phloem.programs.protocol import Backend, Segment, Special, Text, Usage
+
+__all__ = [
+    "Startable",
+    "Started",
+    "check",
+    "failed",
+    "nested_fresh",
+    "nested_shared",
+    "pin_prefix",
+    "prepare",
+    "restored",
+]
+
+MAX_DEPTH = 64
+_SETTINGS = {item.name for item in fields(Settings)} - {"sampling"}
+_IGNORED = {"use_thread"}
+
+
+class Startable(Protocol):
+    """What starting needs to know of a program."""
+
+    name: str
+    function: Any
+    state_parameter: str | None
+
+    @property
+    def compiled(self) -> Compiled:
+        """Graph and code."""
+        ...
+
+    @property
+    def templates(self) -> Templates:
+        """Prompt templates."""
+        ...
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the parameters."""
+        ...
+
+    def bind_arguments(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> inspect.BoundArguments:
+        """Arguments by parameter."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A run that is ready to go: its state, its coroutine, and whether the caller waits."""
+
+    state: ProgramState
+    run: Run
+    coroutine: Coroutine[Any, Any, Any]
+    stream: bool
+
+
+def split(
+    program: Startable, kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], bool]:
+    """Keyword arguments as (the program's, sampling, settings, stream).
+
+    A parameter of the program wins over a setting of the same name.
+    """
+    own, sampling, settings, stream = {}, {}, {}, False
+    takes_any = any(
+        p.kind is inspect.Parameter.VAR_KEYWORD
+        for p in inspect.signature(program.function).parameters.values()
+    )
+    for name, value in kwargs.items():
+        if name in program.parameters:
+            own[name] = value
+        elif name in _SETTINGS:
+            settings[name] = value
+        elif name in RUN_OPTIONS:
+            sampling[name] = value
+        elif name == "stream":
+            stream = bool(value)
+        elif name not in _IGNORED:
+            if not takes_any:
+                raise CompileError(
+                    f"{program.name}() has no argument {name!r}",
+                    hint=f"its parameters: {', '.join(program.parameters) or 'none'}; "
+                    f"settings: {', '.join(sorted(_SETTINGS))}, stream, and sampling arguments",
+                )
+            own[name] = value
+    return own, sampling, settings, stream
+
+
+def prepare(program: Startable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Started:
+    """Everything checked and ready. Raises `CompileError` for bad arguments or settings."""
+    own, sampling, settings, stream = split(program, kwargs)
+    bound = program.bind_arguments(args, own)
+    if sampling.pop("n", None) not in {None, 1}:
+        raise CompileError("run(n=) is not supported", hint="give gen(n=...) where it is meant")
+    compiled = program.compiled
+    shown = {name: bound.arguments[name] for name in program.parameters}
+    run = Run(program.name, shown, Settings(sampling=clean(sampling), **settings))
+    state = ProgramState(Branch(run))
+    frame = _frame(program, run, state, bound)
+    arguments = list(bound.arguments.values())
+    return Started(state, run, drive_run(run, lambda: execute(compiled, frame, arguments)), stream)
+
+
+def failed(program: Startable, args: Mapping[str, Any], error: BaseException) -> ProgramState:
+    """The state of a run that could not even start."""
+    run = Run(program.name, args, Settings())
+    run.error = error
+    run.feed.close()
+    return ProgramState(Branch(run))
+
+
+def restored(program: Startable, args: Mapping[str, Any], row: Mapping[str, Any]) -> ProgramState:
+    """The state of a run that finished in another process, from what was kept of it."""
+    run = Run(program.name, args, Settings())
+    run.value = row["value"]
+    run.spend(Usage(**row["usage"]))
+    run.feed.close()
+    branch = Branch(run)
+    branch.transcript.pieces.append(row["text"])
+    branch.transcript.closed.extend(row["messages"])
+    branch.variables.update(row["variables"])
+    return ProgramState(branch)
+
+
+def _frame(
+    program: Startable, run: Run, state: Handle, bound: inspect.BoundArguments, depth: int = 0
+) -> Frame:
+    if program.state_parameter is not None:
+        bound.arguments[program.state_parameter] = state
+    return Frame(
+        run=run,
+        branch=state._branch,
+        program=program.name,
+        style="value" if program.state_parameter is None else "state",
+        args={name: bound.arguments[name] for name in program.parameters},
+        bound=bound,
+        templates=program.templates if program.state_parameter is None else None,
+        file=program.function.__code__.co_filename,
+        depth=depth,
+    )
+
+
+def nested_shared(
+    program: Startable, state: Handle | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Run a program inside another on the same state, and return its value."""
+    outer = current()
+    assert outer is not None
+    handle = state if state is not None else ProgramState(outer.branch)
+    return _nested(program, outer, handle, args, kwargs)
+
+
+def nested_fresh(
+    program: Startable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> ProgramState:
+    """Run a program inside another on a session of its own, and return its state."""
+    outer = current()
+    assert outer is not None
+    own, sampling, settings, _ = split(program, kwargs)
+    if settings:
+        raise CompileError(
+            f"{next(iter(settings))}= can't be set for a program inside another",
+            hint="set it on the outer run",
+        )
+    state = ProgramState(outer.branch.fresh())
+    state._branch.sampling = {**outer.run.settings.sampling, **clean(sampling)}
+    state._value = _nested(program, outer, state, args, own)
+    return state
+
+
+def _nested(
+    program: Startable,
+    outer: Frame,
+    state: Handle,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    if outer.depth >= MAX_DEPTH:
+        raise ProgramError(
+            f"programs call each other more than {MAX_DEPTH} deep",
+            hint="end the recursion by an argument, or write a loop",
+        )
+    bound = program.bind_arguments(args, kwargs)
+    frame = _frame(program, outer.run, state, bound, outer.depth + 1)
+    return execute(program.compiled, frame, list(bound.arguments.values()))
+
+
+async def pin_prefix(program: Startable, backend: Backend, namespace: str = "") -> int:
+    """Prefill the program's constant prefix and keep it. Returns its tokens (0: there is none)."""
+    segments: list[Segment] = []
+    for what, value in program.compiled.graph.constant_prefix():
+        if what == "text":
+            segments.append(Text(value))
+        else:
+            chat = backend.chat
+            parts = chat.prefix if what == "begin" else chat.suffix
+            if not segments and what == "begin":
+                segments += chat.begin
+                if value != "system" and chat.default_system is not None:
+                    default = Text(chat.default_system, heal=False)
+                    segments += [*chat.prefix["system"], default, *chat.suffix["system"]]
+            segments += parts[value]
+    known = any(isinstance(s, Special) or s.text for s in segments)
+    return await backend.prefill(segments, namespace=namespace) if known else 0
+
+
+def check(program: Startable) -> list[Finding]:
+    """The graph's findings, and those that need the program: unknown templates."""
+    graph = program.compiled.graph
+    found = graph.check()
+    if program.state_parameter is None:
+        for node in graph.nodes.values():
+            if isinstance(node, Gen | Select) and node.name and node.name not in program.templates:
+                names = ", ".join(program.templates.names()) or "none"
+                found.append(
+                    Finding(
+                        "P008",
+                        "error",
+                        f"there is no prompt template {node.name!r}",
+                        f"known: {names}",
+                        node.file,
+                        node.line,
+                        node.id,
+                    )
+                )
+    return found

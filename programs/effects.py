@@ -1,0 +1,189 @@
+"""Effects: what a program asks the runtime to do, one frozen class per primitive.
+
+What lives here: the effect classes and `Expression`, the sequence of effects that `s += ...`
+takes. What does not: doing them (`executor/perform.py`) or the functions that make them
+(`api/primitives.py`). An effect made by a graph node and one made deep inside a helper are the
+same object and take the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from phloem.errors import CompileError
+from phloem.grammar.spec import Constraint
+
+__all__ = [
+    "AddSpecial",
+    "AddText",
+    "CallTool",
+    "Choose",
+    "Effect",
+    "Expression",
+    "Generate",
+    "Media",
+    "RoleBegin",
+    "RoleEnd",
+    "ScopeBegin",
+    "ScopeEnd",
+    "Search",
+    "to_expression",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class AddText:
+    """Put ordinary text at the end of the session."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddSpecial:
+    """Put one special token of the model at the end of the session."""
+
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoleBegin:
+    """Open a chat message of `role`."""
+
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoleEnd:
+    """Close the open chat message, which must be of `role`."""
+
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeBegin:
+    """Start collecting text into the variable `name`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeEnd:
+    """Stop collecting text into the variable `name`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """An image or a video for models that can see."""
+
+    kind: Literal["image", "video"]
+    source: str | bytes
+    frames: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Generate at the end of the session and keep the value as variable `name`.
+
+    `options` holds the sampling arguments given at the call, by the names of
+    `protocol.SamplingParams`; whatever is absent comes from the run. With `target` (or a
+    `parse` request) the variable is the parsed value, else the text. `n` samples give a list.
+    `reasoning` is the pair of marks around a reasoning block to be kept apart.
+    """
+
+    name: str | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    constraint: Constraint | None = None
+    parse: bool = False
+    target: Any = None
+    n: int = 1
+    reasoning: tuple[str, str] | None = None
+    timeout: float | None = None
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Choose:
+    """Score `choices` at the end of the session, append the winner, keep it as `name`."""
+
+    name: str | None
+    choices: tuple[str, ...]
+    method: Any = None
+    temperature: float = 0.0
+    timeout: float | None = None
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Ask the run's retriever; the hits become variable `name`. The session is untouched.
+
+    `options` are the remaining fields of `retrieval.base.Query`.
+    """
+
+    name: str | None
+    query: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    timeout: float | None = None
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallTool:
+    """Call a Python function with outside effects; recorded, and never repeated in a replay."""
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    timeout: float | None = None
+    retries: int = 0
+
+
+Effect: TypeAlias = (
+    AddText
+    | AddSpecial
+    | RoleBegin
+    | RoleEnd
+    | ScopeBegin
+    | ScopeEnd
+    | Media
+    | Generate
+    | Choose
+    | Search
+    | CallTool
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """Effects in order, as written with `+` in a program. Building one does nothing yet."""
+
+    items: tuple[Effect, ...] = ()
+
+    def __add__(self, other: Any) -> Expression:
+        return Expression(self.items + to_expression(other).items)
+
+    def __radd__(self, other: Any) -> Expression:
+        return Expression(to_expression(other).items + self.items)
+
+
+def to_expression(value: Any) -> Expression:
+    """What `s += value` means: an expression, text, or a list of such.
+
+    Raises `CompileError` for anything else; None in particular is refused, because it is
+    nearly always a helper that forgot to return.
+    """
+    if isinstance(value, Expression):
+        return value
+    if isinstance(value, str):
+        return Expression((AddText(value),) if value else ())
+    if isinstance(value, Iterable) and not isinstance(value, bytes | Mapping):
+        return Expression(tuple(item for part in value for item in to_expression(part).items))
+    raise CompileError(
+        f"a value of type {type(value).__name__} can't be put into a prompt",
+        hint="add text or a primitive; write str(value) if you mean its text",
+    )

@@ -1,0 +1,76 @@
+"""A run from its first event to its last.
+
+What lives here: `drive_run`, which owns the task of a run: deadline, end of forks, cleaning
+up, and the final event. What does not: the program's nodes (`machine.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from phloem.errors import where_of
+from phloem.programs.events import RunFailed, RunFinished, RunStarted
+from phloem.programs.executor import hub
+from phloem.programs.executor.run import Run, Site
+from phloem.programs.executor.values import show
+
+__all__ = ["drive_run"]
+
+
+async def drive_run(run: Run, body: Callable[[], Any]) -> Any:
+    """Run `body` (the machine) in a greenlet to its end and return its value.
+
+    Whatever happens, the feed ends, tasks of the run are gone and sessions are closed.
+    """
+    site = Site(run.program)
+    run.emit(
+        RunStarted,
+        site,
+        "",
+        program=run.program,
+        args={name: show(value) for name, value in run.args.items()},
+        trace_id=run.trace_id,
+    )
+    try:
+        run.value = await _within_deadline(run, body)
+        await run.stop_tasks()
+        run.emit(RunFinished, site, "", value=show(run.value), usage=run.usage)
+        return run.value
+    except BaseException as error:
+        run.error = error
+        run.locate(error, site)
+        await run.stop_tasks()
+        place = where_of(error)
+        failed = Site(run.program, place.node, place.file, place.line) if place else site
+        run.emit(
+            RunFailed,
+            failed,
+            "",
+            error=type(error).__name__,
+            message=str(error),
+            usage=run.usage,
+        )
+        raise
+    finally:
+        for branch in run.branches:
+            await branch.close()
+        run.feed.close()
+
+
+async def _within_deadline(run: Run, body: Callable[[], Any]) -> Any:
+    limit = asyncio.timeout(run.remaining())
+    try:
+        async with limit:
+            value = await hub.drive(body)
+            for branch in run.branches:
+                await branch.idle()
+    except TimeoutError:
+        if limit.expired():
+            raise run.too_late() from None
+        raise
+    for branch in run.branches:
+        if branch.error is not None and not branch.error_seen:
+            raise branch.error
+    return value

@@ -1,0 +1,90 @@
+"""The activation of a program: where its primitives find the run they belong to.
+
+What lives here: `Frame`, the current one, and the base of the state handle. What does not:
+running nodes (`machine.py`). Each run's greenlet has its own context, so `current()` is right
+however many runs interleave on the thread.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from phloem.programs.effects import Effect
+from phloem.programs.executor import hub
+from phloem.programs.executor.branch import Branch
+from phloem.programs.executor.deferred import Deferred
+from phloem.programs.executor.perform import perform
+from phloem.programs.executor.run import Run, Site
+
+__all__ = ["Frame", "Handle", "current", "enter", "leave"]
+
+_PACKAGE = str(Path(__file__).parents[2])
+
+
+@dataclass
+class Frame:
+    """One call of a program. `templates` are its prompts, `args` its arguments by name."""
+
+    run: Run
+    branch: Branch
+    program: str
+    style: Literal["state", "value"]
+    args: Mapping[str, Any]
+    bound: inspect.BoundArguments
+    templates: Any = None
+    file: str | None = None
+    depth: int = 0
+    node: str | None = None
+    line: int | None = None
+    may_defer: bool = False
+    parallel: bool = False
+    deferred: list[Deferred] = field(default_factory=list)
+
+    def site(self) -> Site:
+        """Where the program is: its node, and the innermost line of code that is not ours."""
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+            frame = frame.f_back
+        if frame is None:
+            return Site(self.program, self.node, self.file, self.line)
+        return Site(self.program, self.node, frame.f_code.co_filename, frame.f_lineno)
+
+    def act(self, branch: Branch, effect: Effect) -> Any:
+        """Do an effect: at once on a trunk (its value is returned), in its lane on a child."""
+        site = self.site()
+        if branch.queued:
+            branch.enqueue(lambda: perform(branch, effect, site), site)
+            return None
+        return hub.wait(perform(branch, effect, site))
+
+
+class Handle:
+    """What a program holds as its state: a branch. The public face is `api.state`."""
+
+    def __init__(self, branch: Branch) -> None:
+        self._branch = branch
+
+
+_current: ContextVar[Frame | None] = ContextVar("phloem_frame", default=None)
+
+
+def current() -> Frame | None:
+    """The innermost program that is running here, or None."""
+    return _current.get() if hub.in_greenlet() else None
+
+
+def enter(frame: Frame) -> Any:
+    """Make `frame` the current one; give the result to `leave`."""
+    return _current.set(frame)
+
+
+def leave(token: Any) -> None:
+    """Go back to the frame before."""
+    _current.reset(token)

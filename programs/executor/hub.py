@@ -1,0 +1,84 @@
+"""Greenlets over asyncio: how synchronous code waits without holding a thread.
+
+What lives here: `drive`, which runs a plain function in a greenlet under an asyncio task, and
+`wait`, which such a function calls to await something. What does not: what is awaited.
+
+A run is one asyncio task that drives one greenlet. When code in the greenlet, however deep in
+helpers, needs the engine, `wait` switches to the task with an awaitable; the task awaits it
+and switches back with its result or its exception. Hundreds of runs share one thread.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, TypeVar
+
+from greenlet import getcurrent, greenlet
+
+from phloem.errors import ProgramError
+
+__all__ = ["drive", "in_greenlet", "run_coroutine", "wait"]
+
+T = TypeVar("T")
+
+
+class _Driven(greenlet):  # type: ignore[misc] # greenlet ships no types
+    """A greenlet whose parent is a task in `drive`."""
+
+
+async def drive(function: Callable[[], T]) -> T:
+    """Run `function()` in a greenlet of the current task; it may call `wait`."""
+    worker = _Driven(function)
+    worker.gr_context = contextvars.copy_context()
+    asked = worker.switch()
+    while not worker.dead:
+        try:
+            answer = await asked
+        except BaseException as error:  # noqa: BLE001 - every outcome goes on to the waiter
+            asked = worker.throw(error)
+        else:
+            asked = worker.switch(answer)
+    return asked  # type: ignore[no-any-return] # the greenlet's return value
+
+
+def in_greenlet() -> bool:
+    """Whether the caller may use `wait`."""
+    return isinstance(getcurrent(), _Driven)
+
+
+def wait(awaitable: Awaitable[T]) -> T:
+    """Await from synchronous code that `drive` runs. Raises `ProgramError` elsewhere."""
+    worker = getcurrent()
+    if not isinstance(worker, _Driven):
+        raise ProgramError(
+            "a step was called outside of a running program, or from another thread of it",
+            hint="call primitives from the program's own code, not from threads it starts",
+        )
+    return worker.parent.switch(awaitable)  # type: ignore[no-any-return]
+
+
+class _Yielded:
+    """Hands a future that a coroutine yielded on to the task, unchanged."""
+
+    def __init__(self, future: Any) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return (yield self._future)
+
+
+def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end inside the greenlet, so that its callees may use `wait`."""
+    send: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            future = coroutine.throw(error) if error is not None else coroutine.send(send)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        send, error = None, None
+        try:
+            send = wait(_Yielded(future))
+        except BaseException as raised:  # noqa: BLE001 - goes on into the coroutine
+            error = raised

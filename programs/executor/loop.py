@@ -1,0 +1,88 @@
+"""The one background event loop that all runs of a process share.
+
+What lives here: starting it and handing coroutines to it. What does not: the runs. Backends,
+retrievers and their connections live on this loop only, so a caller's own loops (a notebook,
+a test, a web server) never meet them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from phloem.errors import ProgramError
+
+__all__ = ["call", "loop", "on_loop_thread", "submit", "wait"]
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_state: dict[str, Any] = {"loop": None, "thread": None, "pid": None}
+
+
+def loop() -> asyncio.AbstractEventLoop:
+    """The loop, started at the first call (and again in a forked process)."""
+    with _lock:
+        # A forked child inherits the object but not its thread.
+        if _state["loop"] is None or _state["pid"] != os.getpid():
+            fresh = asyncio.new_event_loop()
+            thread = threading.Thread(target=_serve, args=(fresh,), name="phloem", daemon=True)
+            _state.update(loop=fresh, thread=thread, pid=os.getpid())
+            thread.start()
+        return _state["loop"]  # type: ignore[no-any-return]
+
+
+@atexit.register
+def _stop() -> None:
+    """End the thread before the interpreter does: greenlets must die on their own thread."""
+    running, thread = _state["loop"], _state["thread"]
+    if running is not None and _state["pid"] == os.getpid() and thread is not None:
+        running.call_soon_threadsafe(running.stop)
+        thread.join(timeout=5)
+
+
+def _serve(fresh: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(fresh)
+    fresh.run_forever()
+    for task in asyncio.all_tasks(fresh):
+        task.cancel()
+    fresh.run_until_complete(asyncio.sleep(0))
+    fresh.close()
+
+
+def on_loop_thread() -> bool:
+    """Whether the caller runs on the loop's thread, where blocking would block everything."""
+    return threading.current_thread() is _state["thread"]
+
+
+def submit(coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    """Start a coroutine on the loop from any thread."""
+    return asyncio.run_coroutine_threadsafe(coroutine, loop())
+
+
+def call(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on the loop and wait for it (see `wait`)."""
+    return wait(submit(coroutine))
+
+
+def wait(future: concurrent.futures.Future[T]) -> T:
+    """Wait for what `submit` returned; an interrupt cancels it.
+
+    Raises `ProgramError` on the loop's own thread.
+    """
+    if on_loop_thread():
+        future.cancel()
+        raise ProgramError(
+            "a blocking call was made on phloem's own event loop",
+            hint="in async tools and callbacks use the async form (arun)",
+        )
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise

@@ -1,0 +1,57 @@
+"""What `get_meta_info(name)` returns, under the names that SGLang uses.
+
+What lives here: the dicts for generated and for chosen variables, plain JSON. What does not:
+where they are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from phloem.programs.choices import Decision
+from phloem.programs.protocol import ScoreResult, StepResult
+
+__all__ = ["of_choice", "of_result"]
+
+
+def of_result(result: StepResult) -> dict[str, Any]:
+    """Meta data of one generated sample. Log-probabilities are (logprob, id, text)."""
+    found: dict[str, Any] = {
+        "prompt_tokens": result.usage.prompt,
+        "completion_tokens": result.usage.generated,
+        "cached_tokens": result.usage.reused,
+        "finish_reason": result.finish_reason,
+        "stop": result.stop,
+        "seed": result.seed,
+        "usage": asdict(result.usage),
+        "timing": asdict(result.timing),
+    }
+    if result.logprobs:
+        found["output_token_logprobs"] = [(t.logprob, t.token, t.text) for t in result.logprobs]
+        found["output_top_logprobs"] = [
+            [(logprob, token, text) for token, text, logprob in t.top] for t in result.logprobs
+        ]
+    return found
+
+
+def of_choice(
+    choices: Sequence[str], index: int, decision: Decision, scored: ScoreResult
+) -> dict[str, Any]:
+    """Meta data of a choice: the winner, and every choice's score and token log-probabilities."""
+    means = [
+        sum(choice.logprobs) / len(choice.logprobs) if choice.logprobs else 0.0
+        for choice in scored.choices
+    ]
+    return {
+        "choice": choices[index],
+        "scores": list(decision.scores),
+        "normalized_prompt_logprobs": means,
+        "input_token_logprobs": [
+            list(zip(choice.logprobs, choice.tokens, strict=True)) for choice in scored.choices
+        ],
+        "greedy_prefix": [choice.greedy_prefix for choice in scored.choices],
+        "usage": asdict(scored.usage),
+        **decision.extra,
+    }

@@ -1,0 +1,77 @@
+"""The one place where effects are done, wherever they come from.
+
+What lives here: the dispatch from an effect's class to what does it, the events around a
+step, and the place that is attached to its error. What does not: the doing of each kind
+(`text.py`, `steps.py`, `services.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phloem.programs import effects as fx
+from phloem.programs.events import StepFailed, StepStarted
+from phloem.programs.executor import services, steps, text
+from phloem.programs.executor.branch import Branch
+from phloem.programs.executor.run import Site
+
+__all__ = ["perform"]
+
+_KINDS = {fx.Generate: "gen", fx.Choose: "select", fx.Search: "retrieve", fx.CallTool: "tool"}
+
+
+async def perform(branch: Branch, effect: fx.Effect, site: Site) -> Any:
+    """Do one effect on a branch and return its value (None for text)."""
+    kind = _KINDS.get(type(effect))
+    if kind is None:
+        await _put(branch, effect, site)
+        return None
+    run, name = branch.run, getattr(effect, "name", None)
+    run.emit(StepStarted, site, branch.path, kind=kind, name=name)
+    try:
+        run.remaining()
+        return await _ask(branch, effect, site)
+    except BaseException as error:
+        run.locate(error, site)
+        run.emit(
+            StepFailed,
+            site,
+            branch.path,
+            kind=kind,
+            name=name,
+            error=type(error).__name__,
+            message=str(error),
+        )
+        raise
+
+
+async def _ask(branch: Branch, effect: fx.Effect, site: Site) -> Any:
+    match effect:
+        case fx.Generate():
+            return await steps.generate(branch, effect, site)
+        case fx.Choose():
+            return await steps.choose(branch, effect, site)
+        case fx.Search():
+            early = branch.run.take_early(site.node, effect)
+            return await services.search(branch, effect, site, early)
+        case fx.CallTool():
+            return await services.call_tool(branch, effect, site)
+    raise AssertionError(effect)
+
+
+async def _put(branch: Branch, effect: fx.Effect, site: Site) -> None:
+    match effect:
+        case fx.AddText():
+            text.add_text(branch, effect, site)
+        case fx.AddSpecial():
+            text.add_special(branch, effect, site)
+        case fx.RoleBegin():
+            await text.begin_role(branch, effect, site)
+        case fx.RoleEnd():
+            await text.end_role(branch, effect, site)
+        case fx.ScopeBegin():
+            branch.transcript.open_scope(effect.name)
+        case fx.ScopeEnd():
+            branch.set(effect.name, branch.transcript.close_scope(effect.name))
+        case fx.Media():
+            await text.refuse_media(branch, effect)

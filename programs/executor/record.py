@@ -1,0 +1,183 @@
+"""The record of a run: its effects in order, plain JSON, enough to run it again.
+
+What lives here: `Record` and the matching of a replayed effect against it. What does not:
+where records are stored (the server's journal) or how effects are done (`perform.py`).
+
+Only what a program cannot compute itself is recorded: step results, hits, tool results, the
+seed, and the model's chat format. An entry's address is (path, seq): the branch and the count
+of effects on it. The idea is Temporal's: on resume the program's code runs again from its
+start, recorded results are handed back, and whatever it asks for must match what it asked then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from phloem.errors import JournalError, NonDeterminism
+
+__all__ = ["Address", "Entry", "Record", "digest"]
+
+Address = tuple[str, int]
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One effect: what was asked (`kind`, `name`, `request`) and its `outcome` as JSON.
+
+    `request` is a digest of everything the outcome depends on. `node` and `line` are for
+    people. `session` holds the session's token ids after the step: the count kept from the
+    entry before it on the same path, then the new ones.
+    """
+
+    kind: str
+    name: str | None
+    request: str
+    outcome: Any
+    node: str | None = None
+    line: int | None = None
+    session: tuple[int, tuple[int, ...]] | None = None
+
+
+def digest(*parts: Any) -> str:
+    """A short stable hash of JSON-like values (others by their `repr`)."""
+    text = json.dumps(parts, sort_keys=True, default=repr, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass
+class Record:
+    """Effects of one run by path; while `mode` is not "write" they are handed back first.
+
+    "write" only adds. "resume" hands back what is there, then adds. "replay" hands back and
+    refuses to go past the end.
+    """
+
+    program: str = ""
+    program_hash: str = ""
+    args: Mapping[str, Any] = field(default_factory=dict)
+    fingerprint: str = ""
+    chat: Any = None
+    drawn_seed: int | None = None
+    entries: dict[str, list[Entry]] = field(default_factory=dict)
+    mode: Literal["write", "resume", "replay"] = "write"
+    _next: dict[str, int] = field(default_factory=dict, repr=False)
+
+    def seed(self, given: int | None, draw: Callable[[], int]) -> int:
+        """The run's random key: the recorded one, else `given`, else drawn and recorded."""
+        if self.drawn_seed is None:
+            self.drawn_seed = draw() if given is None else given
+        return self.drawn_seed
+
+    def replaying(self, path: str) -> bool:
+        """Whether the next effect on `path` is answered from the record."""
+        if self.mode == "write":
+            return False
+        return self._next.get(path, 0) < len(self.entries.get(path, ()))
+
+    def take(self, path: str, kind: str, name: str | None, request: str) -> Entry | None:
+        """The recorded entry for the next effect on `path`, or None past the end.
+
+        Raises `NonDeterminism` if the program asks for something else than it did, or, in
+        mode "replay", for more than it did.
+        """
+        position = self._next.get(path, 0)
+        known = self.entries.get(path, [])
+        if self.mode == "write" or position >= len(known):
+            if self.mode == "replay":
+                raise NonDeterminism(
+                    f"the record of branch {path!r} ends after {position} effects, and the "
+                    f"program asks for a {kind} {name!r}",
+                    hint="resume() goes on with an engine where replay() stops",
+                    path=path,
+                    seq=position,
+                )
+            return None
+        entry = known[position]
+        asked = {"kind": kind, "name": name, "request": request}
+        for what, value in asked.items():
+            if getattr(entry, what) != value:
+                raise NonDeterminism(
+                    f"effect {position} of branch {path!r} differs in its {what}: recorded "
+                    f"{entry.kind} {entry.name!r} (line {entry.line}), now {kind} {name!r}",
+                    hint="the program, its arguments or the code it calls changed; clock, random "
+                    "numbers and outside data belong in a ph.tool",
+                    path=path,
+                    seq=position,
+                    differs=what,
+                )
+        self._next[path] = position + 1
+        return entry
+
+    def add(self, path: str, entry: Entry) -> Address:
+        """Keep a new effect's outcome; returns its address."""
+        known = self.entries.setdefault(path, [])
+        known.append(entry)
+        self._next[path] = len(known)
+        return (path, len(known) - 1)
+
+    def tokens_through(self, path: str) -> list[int]:
+        """The session's token ids on `path` after the entry that was handed back last."""
+        tokens: list[int] = []
+        for entry in self.entries.get(path, ())[: self._next.get(path, 0)]:
+            if entry.session is not None:
+                keep, new = entry.session
+                tokens[keep:] = new
+        return tokens
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "format": FORMAT,
+            "program": self.program,
+            "program_hash": self.program_hash,
+            "args": self.args,
+            "fingerprint": self.fingerprint,
+            "chat": self.chat,
+            "seed": self.drawn_seed,
+            "entries": {
+                path: [
+                    {name: getattr(entry, name) for name in Entry.__slots__} for entry in entries
+                ]
+                for path, entries in self.entries.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Record:
+        """The inverse of `to_json`. Raises `JournalError` for another format."""
+        if data.get("format") != FORMAT:
+            raise JournalError(
+                f"this record has format {data.get('format')!r}, not {FORMAT}",
+                hint="it was written by another version of phloem",
+            )
+        return cls(
+            program=data["program"],
+            program_hash=data["program_hash"],
+            args=data["args"],
+            fingerprint=data["fingerprint"],
+            chat=data["chat"],
+            drawn_seed=data["seed"],
+            entries={
+                path: [_entry(item) for item in entries]
+                for path, entries in data["entries"].items()
+            },
+        )
+
+    def copy(self, mode: Literal["write", "resume", "replay"]) -> Record:
+        """The same record from its beginning, for another execution."""
+        fresh = Record.from_json(self.to_json())
+        fresh.mode = mode
+        return fresh
+
+
+def _entry(item: Mapping[str, Any]) -> Entry:
+    fields = dict(item)
+    if fields["session"] is not None:
+        keep, new = fields["session"]
+        fields["session"] = (keep, tuple(new))
+    return Entry(**fields)

@@ -1,0 +1,204 @@
+"""One run of a program: its engine, its limits, its events and its tasks.
+
+What lives here: `Run` (what all branches of a run share), `Site` (where in the source an
+effect comes from) and `Settings` (what `program.run()` was told). What does not: branches
+(`branch.py`) and the doing of effects (`perform.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from phloem.errors import (
+    BudgetExceeded,
+    DeadlineExceeded,
+    Where,
+    attach_where,
+)
+from phloem.grammar.spec import Analyser
+from phloem.programs import registry
+from phloem.programs.effects import Search
+from phloem.programs.events import Event
+from phloem.programs.executor.feed import Feed
+from phloem.programs.executor.record import Record
+from phloem.programs.protocol import Backend, ChatFormat, Usage
+from phloem.retrieval.base import Hits, Retriever
+
+__all__ = ["Run", "Settings", "Site"]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The place in a program that an effect comes from."""
+
+    program: str
+    node: str | None = None
+    file: str | None = None
+    line: int | None = None
+
+    @property
+    def origin(self) -> str | None:
+        """ "file:line", the form that sessions keep with their text."""
+        return f"{self.file}:{self.line}" if self.file else None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run was told. `deadline` is in seconds from the start, `sampling` by the names
+    of `protocol.SamplingParams`, `token_budget` counts tokens computed and generated."""
+
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    backend: Backend | None = None
+    retriever: Retriever | None = None
+    deadline: float | None = None
+    token_budget: int | None = None
+    namespace: str = ""
+    priority: int = 0
+    record: Record | None = None
+    step_cache: Any = None
+
+
+class Run:
+    """The shared part of a run. Used on the event loop only, but for `feed` and `error`."""
+
+    def __init__(self, program: str, args: Mapping[str, Any], settings: Settings) -> None:
+        self.id = uuid.uuid4().hex[:12]
+        self.trace_id = uuid.uuid4().hex
+        self.program = program
+        self.args = args
+        self.settings = settings
+        self.record = settings.record or Record()
+        self.seed = self.record.seed(settings.seed, lambda: random.getrandbits(31))
+        self.feed = Feed()
+        self.usage = Usage()
+        self.error: BaseException | None = None
+        self.value: Any = None
+        self._started = time.monotonic()
+        self.chat: ChatFormat | None = None
+        self.branches: list[Any] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._early: dict[str, tuple[Search, asyncio.Task[Hits]]] = {}
+        self._backend: Backend | None = settings.backend
+        self._retriever: Retriever | None = settings.retriever
+
+    @property
+    def recording(self) -> bool:
+        """Whether the record must be complete enough to run again from it."""
+        return self.settings.record is not None
+
+    def start_early(self, node: str, effect: Search, task: asyncio.Task[Hits]) -> None:
+        """Remember a retrieval that was started before its node."""
+        self._early[node] = (effect, task)
+
+    def take_early(self, node: str | None, effect: Search) -> asyncio.Task[Hits] | None:
+        """The early retrieval for `node`, if it asked just what `effect` asks."""
+        asked, task = self._early.pop(node or "", (None, None))
+        if asked == effect:
+            return task
+        if task is not None:
+            task.cancel()
+        return None
+
+    @property
+    def deadline(self) -> float | None:
+        """The `time.monotonic()` instant by which the run must be done, or None."""
+        seconds = self.settings.deadline
+        return None if seconds is None else self._started + seconds
+
+    async def backend(self) -> Backend:
+        """The run's engine; the default one may take seconds to load, off the loop."""
+        if self._backend is None:
+            self._backend = await asyncio.to_thread(registry.default, "backend")
+        assert self._backend is not None
+        return self._backend
+
+    async def retriever(self) -> Retriever:
+        """The run's retriever."""
+        if self._retriever is None:
+            self._retriever = await asyncio.to_thread(registry.default, "retriever")
+        assert self._retriever is not None
+        return self._retriever
+
+    @staticmethod
+    def analyser() -> Analyser:
+        """The process's analyser of constraints."""
+        return registry.default("analyser")  # type: ignore[no-any-return]
+
+    def emit(self, event: type[Event], site: Site, path: str, /, **fields: Any) -> None:
+        """Put an event of class `event` on the feed."""
+        self.feed.put(
+            event(
+                run=self.id,
+                seq=len(self.feed),
+                at=time.monotonic() - self._started,
+                path=path,
+                node=site.node,
+                file=site.file,
+                line=site.line,
+                **fields,
+            )
+        )
+
+    def spend(self, usage: Usage) -> None:
+        """Count a step's tokens."""
+        self.usage = self.usage + usage
+
+    def allowance(self) -> int | None:
+        """Tokens the run may still compute or generate, or None. Raises `BudgetExceeded`."""
+        budget = self.settings.token_budget
+        if budget is None:
+            return None
+        spent = self.usage.prefilled + self.usage.generated + self.usage.scored
+        if spent >= budget:
+            raise BudgetExceeded(
+                f"the run has used {spent} tokens of its budget of {budget}",
+                hint="raise token_budget= or shorten the program",
+                spent=spent,
+                budget=budget,
+            )
+        return budget - spent
+
+    def locate(self, error: BaseException, site: Site) -> None:
+        """Attach program, node, source line and trace id to an error that leaves the run."""
+        attach_where(error, Where(site.program, site.node, site.file, site.line, self.trace_id))
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start a task that ends with the run at the latest."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def stop_tasks(self) -> None:
+        """Cancel what still runs for this run, and wait until it is gone."""
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def remaining(self) -> float | None:
+        """Seconds until the deadline, or None. Raises `DeadlineExceeded` once it has passed."""
+        if self.deadline is None:
+            return None
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise self.too_late()
+        return left
+
+    def too_late(self) -> DeadlineExceeded:
+        """The error of a run that missed its deadline."""
+        return DeadlineExceeded(
+            f"the run did not finish within its deadline of {self.settings.deadline} s",
+            hint="raise deadline= or lower max_tokens",
+        )
+
+    def with_settings(self, **changes: Any) -> Settings:
+        """This run's settings with changes, for a program called inside it."""
+        return replace(self.settings, **changes)

@@ -1,0 +1,104 @@
+"""Effects that ask something outside the model: retrievals and tools.
+
+What lives here: doing them, with their limits, records and events. What does not: any index
+or tool. Tools that block run on a small pool of threads; nothing else does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import time
+from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from phloem.programs.effects import CallTool, Search
+from phloem.programs.events import Retrieved, StepFinished
+from phloem.programs.executor.branch import Branch
+from phloem.programs.executor.limits import attempts, limited
+from phloem.programs.executor.record import Entry, digest
+from phloem.programs.executor.run import Run, Site
+from phloem.programs.executor.values import decode, encode, show
+from phloem.retrieval.base import Hits, Query
+
+__all__ = ["call_tool", "search", "start_search"]
+
+TOOL_THREADS = 8
+_pool = ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="phloem-tool")
+
+
+async def search(
+    branch: Branch, effect: Search, site: Site, early: Awaitable[Hits] | None = None
+) -> Hits:
+    """Retrieve and keep the hits. `early` is the same search, started before its place."""
+    run = branch.run
+    request = digest(effect.query, dict(effect.options))
+    started = time.monotonic()
+    entry = run.record.take(branch.path, "retrieve", effect.name, request)
+    if entry is not None:
+        hits = Hits.from_json(entry.outcome)
+    else:
+        hits = await (early if early is not None else start_search(run, effect))
+        run.record.add(
+            branch.path,
+            Entry("retrieve", effect.name, request, hits.to_json(), site.node, site.line),
+        )
+    branch.set(effect.name, hits)
+    run.emit(
+        Retrieved,
+        site,
+        branch.path,
+        name=effect.name,
+        query=effect.query,
+        index=effect.options.get("index", Query.__dataclass_fields__["index"].default),
+        hits=tuple(hit.to_json() for hit in hits),
+        took_ms=(time.monotonic() - started) * 1000,
+        partial=hits.partial,
+    )
+    return hits
+
+
+async def start_search(run: Run, effect: Search) -> Hits:
+    """Ask the retriever, with the effect's limits."""
+    retriever = await run.retriever()
+    query = Query(effect.query, timeout=effect.timeout, **effect.options)
+    work = attempts(lambda: retriever.search(query), effect.retries)
+    return await limited(work, effect.timeout, f"the retrieval {effect.query!r}")
+
+
+async def call_tool(branch: Branch, effect: CallTool, site: Site) -> Any:
+    """Call the function on the pool (or await it, if it is async) and record its result."""
+    run = branch.run
+    request = digest(effect.name, list(effect.args), dict(effect.kwargs))
+    entry = run.record.take(branch.path, "tool", effect.name, request)
+    if entry is not None:
+        value = decode(entry.outcome)
+    else:
+        work = attempts(lambda: _call(effect), effect.retries, lambda _error: True)
+        value = await limited(work, effect.timeout, f"the tool {effect.name!r}")
+        run.record.add(
+            branch.path,
+            Entry(
+                "tool",
+                effect.name,
+                request,
+                encode(value) if run.recording else None,
+                site.node,
+                site.line,
+            ),
+        )
+    run.emit(
+        StepFinished, site, branch.path, kind="tool", name=effect.name, text="", value=show(value)
+    )
+    return value
+
+
+async def _call(effect: CallTool) -> Any:
+    if inspect.iscoroutinefunction(effect.function):
+        return await effect.function(*effect.args, **effect.kwargs)
+    context = contextvars.copy_context()
+    return await asyncio.get_running_loop().run_in_executor(
+        _pool, lambda: context.run(effect.function, *effect.args, **effect.kwargs)
+    )

@@ -1,0 +1,86 @@
+"""Values as plain JSON: what events show and what records keep.
+
+What lives here: `show` (lossy, for people and traces) and `encode`/`decode` (exact, for
+records, with codecs that users may register). What does not: files and journals.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from phloem.errors import JournalError
+from phloem.retrieval.base import Hit, Hits
+
+__all__ = ["decode", "encode", "register_codec", "show"]
+
+_TAG = "$type"
+_codecs: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "hits": (Hits, Hits.to_json, Hits.from_json),
+    "hit": (Hit, Hit.to_json, Hit.from_json),
+    "tuple": (tuple, lambda value: [encode(item) for item in value], tuple),
+    "bytes": (bytes, bytes.hex, bytes.fromhex),
+}
+
+
+def register_codec(
+    name: str, kind: type, encode: Callable[[Any], Any], decode: Callable[[Any], Any]
+) -> None:
+    """Let records keep values of `kind`: `encode` gives JSON data, `decode` takes it back."""
+    _codecs[name] = (kind, encode, decode)
+
+
+def show(value: Any) -> Any:
+    """`value` as JSON data for people: what JSON can't say is shown by its `repr`."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value.value if isinstance(value, enum.Enum) else value
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if isinstance(value, Hits | Hit):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {str(key): show(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [show(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: show(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return repr(value)
+
+
+def encode(value: Any) -> Any:
+    """`value` as JSON data that `decode` turns back into an equal value.
+
+    Raises `JournalError`, naming the type, if neither JSON nor a codec can hold it.
+    """
+    if value is None or type(value) in {bool, int, float, str}:
+        return value
+    if type(value) is list:
+        return [encode(item) for item in value]
+    if type(value) is dict and all(type(key) is str for key in value) and _TAG not in value:
+        return {key: encode(item) for key, item in value.items()}
+    for name, (kind, encoder, _) in _codecs.items():
+        if type(value) is kind:
+            return {_TAG: name, "value": encoder(value)}
+    raise JournalError(
+        f"a value of type {type(value).__name__} can't be kept in a run's record",
+        hint="return JSON values from tools, or register_codec(name, type, encode, decode)",
+    )
+
+
+def decode(data: Any) -> Any:
+    """The inverse of `encode`. Raises `JournalError` for an unknown codec."""
+    if isinstance(data, list):
+        return [decode(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    if _TAG not in data:
+        return {key: decode(item) for key, item in data.items()}
+    codec = _codecs.get(data[_TAG])
+    if codec is None:
+        raise JournalError(
+            f"the record needs the codec {data[_TAG]!r}, which is not registered",
+            hint="register_codec() before reading this record",
+        )
+    return codec[2](decode(data["value"]))
