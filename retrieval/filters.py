@@ -248,13 +248,22 @@ def matches(filter_: Filter | None, meta: Mapping[str, Any]) -> bool:
             bounds = filter_.bounds()
             return any(within(found, bounds) for found in values_at(meta, field))
         case Exists(field):
-            return next(values_at(meta, field), None) is not None
+            return any(_has_value(found) for found in values_at(meta, field))
         case And(filters):
             return all(matches(part, meta) for part in filters)
         case Or(filters):
             return any(matches(part, meta) for part in filters)
         case Not(inner):
             return not matches(inner, meta)
+
+
+def _has_value(found: Any) -> bool:
+    """A mapping has a value if something inside it does."""
+    if isinstance(found, Mapping):
+        return any(_has_value(inner) for inner in found.values())
+    if isinstance(found, list | tuple):
+        return any(_has_value(item) for item in found)
+    return found is not None
 
 
 def _equal(found: Any, value: Scalar) -> bool:

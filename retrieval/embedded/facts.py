@@ -37,7 +37,8 @@ def facts_of(meta: Mapping[str, Any]) -> list[str]:
     """The terms that stand for `meta`, without duplicates."""
     terms: dict[str, None] = {}
     for field, value in _leaves(meta, ""):
-        terms[has_term(field)] = None
+        for end in (*(place for place, char in enumerate(field) if char == "."), len(field)):
+            terms[has_term(field[:end])] = None  # an object has what a field inside it has
         terms[exact_term(field, value)] = None
     return list(terms)
 

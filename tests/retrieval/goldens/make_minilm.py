@@ -21,7 +21,7 @@ TEXTS = [
     "naïve café 日本 🎉",
     "Refunds are paid within ten working days. " * 60,
     "x",
-    "C++ \"unclosed (x OR path:/etc/x",
+    'C++ "unclosed (x OR path:/etc/x',
 ]
 
 
