@@ -22,6 +22,9 @@ FAMILIES = {
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
 }
+SIZES = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+)  # fmt: skip
 GGUF_FAMILIES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 
 
@@ -75,6 +78,9 @@ def config_from_huggingface(data: Mapping[str, Any]) -> DecoderConfig:
     family = _family(data)
     if data.get("hidden_act", "silu") != "silu":
         raise _unsupported(f"activation {data['hidden_act']!r}")
+    for key in SIZES:
+        if key not in data:
+            raise ModelError(f"config.json lacks {key!r}", hint="take the model's own config.json")
     heads = int(data["num_attention_heads"])
     return DecoderConfig(
         family=family,

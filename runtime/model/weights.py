@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,7 +20,7 @@ from phloem.runtime.model.gguf import GgufFile
 from phloem.runtime.model.linear import GROUP, Blocks4
 from phloem.runtime.model.quants import Q4_0, Q4_1, split_4_bit
 
-__all__ = ["GgufWeights", "SafetensorsWeights", "Weights"]
+__all__ = ["GgufWeights", "SafetensorsWeights", "Weights", "read_json"]
 
 
 class Weights(Protocol):
@@ -45,13 +45,13 @@ class SafetensorsWeights:
     """A folder with `config.json` and `model.safetensors` (or shards and their index)."""
 
     def __init__(self, folder: Path) -> None:
-        self.config = config_from_huggingface(json.loads((folder / "config.json").read_text()))
+        self.config = config_from_huggingface(read_json(folder / "config.json"))
         self._folder = folder
         self._files: dict[str, str] = {}
         index = folder / "model.safetensors.index.json"
         try:
             if index.exists():
-                self._files = dict(json.loads(index.read_text())["weight_map"])
+                self._files = dict(read_json(index)["weight_map"])
             else:
                 for path in sorted(folder.glob("*.safetensors")):
                     with safe_open(path, framework="pt") as file:
@@ -150,6 +150,18 @@ def gguf_name(name: str) -> str:
         number, _, stem = stem.removeprefix("model.layers.").partition(".")
         layer = f"blk.{number}."
     return f"{layer}{GGUF_NAMES[stem]}.{kind}"
+
+
+def read_json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A JSON object from a file; `default` if there is no such file. Raises `ModelError`."""
+    if default is not None and not path.exists():
+        return default
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{path} can't be read: {error}", hint="the download may be broken: pull it again"
+        ) from error
 
 
 def _missing(source: Path, name: str) -> ModelError:

@@ -70,6 +70,15 @@ class Pages:
         return out
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Small products gain nothing from threads, and lose much when the machine is busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def pages():
     """The runner's class."""

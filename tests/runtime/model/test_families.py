@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+import transformers
 
 from phloem.errors import ModelError
 from phloem.runtime.model.config import config_from_huggingface
@@ -60,7 +61,6 @@ VARIANTS = {
 @torch.no_grad()
 def test_logits_equal_transformers(variant, tmp_path, pages):
     """Each family and option gives the logits that transformers gives for the same weights."""
-    transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     family, options = VARIANTS[variant]
     config = getattr(transformers, f"{family}Config")(**{**SIZES, **options})
