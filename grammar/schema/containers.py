@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from phloem.grammar.schema.flat import ArrayGroup, Flat, ObjectGroup, Op
-from phloem.grammar.schema.goals import Choice, Context, Step
+from phloem.grammar.schema.flat import ArrayGroup, Flat, ObjectGroup, Op, Some
+from phloem.grammar.schema.goals import Choice, Context, Presence, Step, weak
 
 __all__ = [
     "array_rest", "broken_array_rest", "broken_contains", "broken_count", "broken_dependencies",
@@ -185,13 +185,29 @@ def broken_members(context: Context) -> Choice:
     if not _is_first(context, _MEMBERS):
         return []
     named, patterns, others = _member_parts(context)
+    needed = context.schema.get("required", ())
     choice: Choice = []
     for name, schema in named.items():
         if not _is_true(schema):
-            choice.append([_wrong_member(context, name, context.op(False, schema, name))])
-    if not all(map(_is_true, patterns.values())) or not _is_true(others):
-        choice.append([context.blocker("object")])
+            option: list[Step] = [_wrong_member(context, name, context.op(False, schema, name))]
+            choice.append(option if name in needed else [*option, weak])
+    choice += [
+        [_some(Some(context.op(False, schema, text), within=text)), weak]
+        for text, schema in patterns.items()
+        if not _is_true(schema)
+    ]
+    if not _is_true(others):
+        op = context.op(False, others)
+        choice.append([_some(Some(op, frozenset(named), tuple(patterns))), weak])
     return choice
+
+
+def _some(some: Some) -> Callable[[Flat], None]:
+    def step(flat: Flat) -> None:
+        flat.only("object")
+        flat.some += (some,)
+
+    return step
 
 
 def _wrong_member(context: Context, name: str, op: Op) -> Callable[[Flat], None]:
@@ -205,15 +221,6 @@ def _wrong_member(context: Context, name: str, op: Op) -> Callable[[Flat], None]
     return step
 
 
-def _absent(context: Context, name: str) -> Callable[[Flat], None]:
-    group = ObjectGroup(context.order, {name: context.op(True, False)})
-
-    def step(flat: Flat) -> None:
-        flat.objects += (group,)
-
-    return step
-
-
 def _member_parts(context: Context) -> tuple[dict[str, Any], dict[str, Any], Any]:
     schema = context.schema
     parts = [schema.get(name, {}) for name in _MEMBERS[:2]]
@@ -222,23 +229,17 @@ def _member_parts(context: Context) -> tuple[dict[str, Any], dict[str, Any], Any
     return parts[0], parts[1], schema.get("additionalProperties", True)
 
 
-def _present(context: Context, name: str) -> Callable[[Flat], None]:
-    def step(flat: Flat) -> None:
-        flat.required.setdefault(name, context.order)
-
-    return step
-
-
 def required(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
     """`required`."""
     for index, name in enumerate(context.listed(str)):
-        steps.append(_present(context.at(context.keyword, index), name))
+        steps.append(Presence(name, True, (*context.order, index)))
 
 
 def broken_required(context: Context) -> Choice:
     """Objects that lack a required member."""
     return [
-        [lambda flat: flat.only("object"), _absent(context, name)] for name in context.listed(str)
+        [lambda flat: flat.only("object"), Presence(name, False, context.order)]
+        for name in context.listed(str)
     ]
 
 
@@ -263,21 +264,24 @@ def dependencies(context: Context, _steps: list[Step], choices: list[Choice]) ->
         option: list[Step] = []
         if isinstance(needed, str | list):
             wanted = [needed] if isinstance(needed, str) else needed
-            option.extend(_present(context, other) for other in wanted)
+            option.extend(Presence(other, True, context.order) for other in wanted)
         else:
             option.append(context.goal(True, context.number(needed, name)))
         if option:
-            choices.append([[_absent(context, name)], option])
+            choices.append([[Presence(name, False, context.order)], option])
 
 
 def broken_dependencies(context: Context) -> Choice:
     """The name is present, and something it needs is missing."""
     choice: Choice = []
     for name, needed in context.mapped().items():
-        present: list[Step] = [lambda flat: flat.only("object"), _present(context, name)]
+        present: list[Step] = [
+            lambda flat: flat.only("object"),
+            Presence(name, True, context.order),
+        ]
         if isinstance(needed, str | list):
             wanted = [needed] if isinstance(needed, str) else needed
-            choice += [[*present, _absent(context, other)] for other in wanted]
+            choice += [[*present, Presence(other, False, context.order)] for other in wanted]
         else:
             choice.append([*present, context.goal(False, context.number(needed, name))])
     return choice

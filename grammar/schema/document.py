@@ -54,6 +54,7 @@ class Document:
         self.subs: list[Sub] = []
         self._numbers: dict[tuple[int, str], int] = {}
         self._resources: dict[str, Any] = {}
+        self._variants: dict[tuple[int, str], int] = {}
         self._count = 0
         self._resources[""] = root
         base = self._index(root, "", "")
@@ -75,6 +76,14 @@ class Document:
             self.subs.append(Sub(value, base, path))
         return self._numbers[key]
 
+    def variant(self, sub: Sub, name: str, value: dict[str, Any]) -> int:
+        """The number of a changed copy of `sub`; the same one for the same `name`."""
+        key = (id(sub.value), name)
+        if key not in self._variants:
+            # The list keeps the new object alive: its identity is its key.
+            self._variants[key] = self.number(value, sub.base, sub.path)
+        return self._variants[key]
+
     def resolve(self, reference: Any, base: str, path: str) -> int:
         """The number of the subschema that `reference`, found at `path`, points to."""
         if not isinstance(reference, str):
@@ -89,6 +98,16 @@ class Document:
             self._missing(reference, path, "the document does not contain it")
         if fragment and not fragment.startswith("/"):
             self._missing(reference, path, f"there is no anchor {fragment!r}")
+        found = self._pointed(resource, fragment)
+        if found is None and reference.startswith("#"):
+            # Written as if there were no identifier in between: no other reading is possible.
+            found = self._pointed("", fragment)
+        if found is None:
+            self._missing(reference, path, f"there is no {fragment!r}")
+        return self.number(*found, f"$#{fragment}" if fragment else "$")
+
+    def _pointed(self, resource: str, fragment: str) -> tuple[Any, str] | None:
+        """What a JSON pointer (RFC 6901) leads to, and the base URI there."""
         value, here = self._resources[resource], resource
         for step in unquote(fragment).split("/")[1:]:
             name = step.replace("~1", "/").replace("~0", "~")
@@ -96,14 +115,13 @@ class Document:
                 value = value[name]
             elif isinstance(value, list) and re.fullmatch("0|[1-9][0-9]*", name):
                 if int(name) >= len(value):
-                    self._missing(reference, path, f"there is no {fragment!r}")
+                    return None
                 value = value[int(name)]
             else:
-                self._missing(reference, path, f"there is no {fragment!r}")
+                return None
             if isinstance(value, dict):
                 here = self._base_of(value, here)
-        where = f"$#{fragment}" if fragment else "$"
-        return self.number(value, here, where)
+        return value, here
 
     def _missing(self, reference: str, path: str, why: str) -> NoReturn:
         raise ConstraintError(
@@ -115,15 +133,10 @@ class Document:
         )
 
     def _identifier(self, value: dict[str, Any]) -> str | None:
-        names = ("id",) if self.declared and self.draft <= 4 else ("$id", "id")
-        if self.declared and self.draft >= 6:
-            names = ("$id",)
         if self.draft <= 7 and "$ref" in value:
             return None  # Siblings of $ref are ignored by these dialects.
-        for name in names:
-            if isinstance(value.get(name), str):
-                return str(value[name])
-        return None
+        found = value.get("id" if self.draft <= 4 else "$id")
+        return found if isinstance(found, str) else None
 
     def _base_of(self, value: dict[str, Any], base: str) -> str:
         identifier = self._identifier(value)

@@ -19,7 +19,16 @@ from collections.abc import Sequence
 
 from phloem.errors import ConstraintError
 from phloem.grammar.schema.flat import State
-from phloem.grammar.schema.model import Arrays, Kind, Literals, Model, Numbers, Objects, Strings
+from phloem.grammar.schema.model import (
+    Arrays,
+    KeyClass,
+    Kind,
+    Literals,
+    Model,
+    Numbers,
+    Objects,
+    Strings,
+)
 from phloem.grammar.schema.terminals import Terminals
 
 __all__ = ["write_grammar"]
@@ -174,19 +183,24 @@ class _Writer:
         ]
         others = ""
         if kind.others:
-            others = self._rule(
-                f"{name}k",
-                [f"{t.key_class(other)} {self._name(other.state)}" for other in kind.others],
-            )
-        if kind.min_members or kind.max_members is not None:
+            others = self._rule(f"{name}k", [self._other(other) for other in kind.others])
+        if kind.needed is not None:
+            hit = self._rule(f"{name}h", [self._other(kind.needed)])
+            inner = self._ordered(name, members, others, hit)
+        elif kind.min_members or kind.max_members is not None:
             inner = self._counted(name, members, others, kind)
         else:
-            inner = self._ordered(name, members, others)
+            inner = self._ordered(name, members, others, "")
         self._rule(name, [f"{t.open_object} {inner} {t.close_object}"])
 
-    def _ordered(self, name: str, members: list[tuple[str, bool]], others: str) -> str:
+    def _other(self, kind: KeyClass) -> str:
+        return f"{self._terminals.key_class(kind)} {self._name(kind.state)}"
+
+    def _ordered(self, name: str, members: list[tuple[str, bool]], others: str, hit: str) -> str:
+        """Rules for members in order, then `others`, of which one is `hit` where it is given."""
         comma = self._terminals.comma
-        follow = f"({comma} {others})*" if others else ""
+        more = f"({comma} {others})*" if others else ""
+        follow = f"{more} {comma} {hit} {more}" if hit else more
         after = [""] * (len(members) + 1)
         after[-1] = self._rule(f"{name}c{len(members)}", [follow]) if follow else ""
         for index in reversed(range(1, len(members))):
@@ -198,6 +212,8 @@ class _Writer:
             options.append(f"{text} {after[index + 1]}")
             if required:
                 return self._rule(f"{name}f", options)
+        if hit:
+            return self._rule(f"{name}f", [*options, f"({others} {comma})* {hit} {more}"])
         if others:
             options.append(f"{others} {follow}")
         return self._rule(f"{name}f", [*options, '""'])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -18,7 +19,18 @@ from typing import Any
 from phloem.grammar.regex.nodes import Node
 from phloem.grammar.schema.values import TYPES, common_multiple, key_of
 
-__all__ = ["ArrayGroup", "Flat", "ObjectGroup", "Op", "Order", "Range", "State", "has_integer"]
+__all__ = [
+    "ArrayGroup",
+    "Flat",
+    "ObjectGroup",
+    "Op",
+    "Order",
+    "Range",
+    "Some",
+    "State",
+    "has_integer",
+    "joined",
+]
 
 Op = tuple[bool, int]
 """A subschema by number, to hold (True) or not to hold (False)."""
@@ -74,6 +86,19 @@ class ObjectGroup:
     others: Op | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Some:
+    """Some member must be in `op` whose name no `named` and no `patterns` covers.
+
+    With `within`, the names that this pattern matches are meant instead.
+    """
+
+    op: Op
+    named: frozenset[str] = frozenset()
+    patterns: tuple[str, ...] = ()
+    within: str | None = None
+
+
 @dataclass(slots=True)
 class Flat:
     """A conjunction of facets; see the module's docstring."""
@@ -96,6 +121,8 @@ class Flat:
     objects: tuple[ObjectGroup, ...] = ()
     names: tuple[Op, ...] = ()
     required: dict[str, Order] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()
+    some: tuple[Some, ...] = ()
     blockers: tuple[tuple[str, str, str], ...] = ()
     """What can't be enforced: (keyword, JSON path, kind of value it would constrain)."""
 
@@ -135,6 +162,8 @@ class Flat:
             self.types -= {"array"}
         if _crossed(max(self.min_members, len(self.required)), self.max_members):
             self.types -= {"object"}
+        if not self.absent.isdisjoint(self.required):
+            self.types -= {"object"}
         if self.range.is_empty():
             self.types -= {"integer", "fraction"}
         if self.literals is not None:
@@ -158,3 +187,8 @@ def has_integer(span: Range, multiples: tuple[Fraction, ...]) -> bool:
     if first == span.low and span.low_open:
         first += step
     return first < span.high or (first == span.high and not span.high_open)
+
+
+def joined(ops: Iterable[Op | None]) -> State:
+    """The conjunction of `ops`; None stands for no demand."""
+    return tuple(dict.fromkeys(op for op in ops if op is not None))

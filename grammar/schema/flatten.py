@@ -16,10 +16,14 @@ which is exact and keeps the usual unions as small as their `anyOf`.
 What does not live here: what members and items may hold (build.py follows the ops in the flats).
 A negation that would need "some member" or "two equal items" is recorded as a blocker: it
 matters only if the alternative is not empty anyway.
+
+Where several choices would multiply beyond a limit, options marked `weak` (goals.py) are left
+out: the result is then a subset, never more than the schema allows.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +31,7 @@ from typing import Any
 from phloem.errors import ConstraintError
 from phloem.grammar.schema.document import Document
 from phloem.grammar.schema.flat import Flat, State
-from phloem.grammar.schema.goals import Choice, Context, Goal, Step
+from phloem.grammar.schema.goals import Choice, Context, Goal, Presence, Step, weak
 from phloem.grammar.schema.keywords import NEGATIVE, POSITIVE, known, refuse_unknown
 
 __all__ = ["Flattener"]
@@ -42,8 +46,8 @@ class Flattener:
         self.document = document
         self._deadline = deadline
         self._expanded: dict[State, list[Flat]] = {}
-        self.disjoint: Callable[[int, int], bool] = lambda _a, _b: False
-        """Whether two subschemas share no value; set by the builder, may say no too often."""
+        self.disjoint: Callable[[int, int, int], bool] = lambda *_: False
+        """Whether no value satisfies all three; set by the builder, may say no too often."""
 
     def expand(self, state: State) -> list[Flat]:
         """The alternatives of `state`; none if no value can satisfy it."""
@@ -65,6 +69,7 @@ class Flattener:
                 step(flat)
         if not flat.settle():
             return
+        choices = [_open(choice, flat) for choice in choices if not _settled(choice, flat)]
         if not choices:
             out.append(flat)
             if len(out) > _MAX_FLATS:
@@ -73,6 +78,8 @@ class Flattener:
                     hint="give the branches of oneOf/anyOf a property with distinct const values",
                 )
             return
+        if math.prod(map(len, choices)) > _MAX_FLATS:
+            choices = [_narrowed(choice) for choice in choices]
         first = min(range(len(choices)), key=lambda index: len(choices[index]))
         others = choices[:first] + choices[first + 1 :]
         for option in choices[first]:
@@ -115,3 +122,23 @@ class Flattener:
                 hint="simplify its combinations (oneOf, not, dependencies)",
                 timed_out=True,
             )
+
+
+def _settled(choice: Choice, flat: Flat) -> bool:
+    """Whether one option says nothing new: then the choice restricts nothing."""
+    return any(
+        all(isinstance(step, Presence) and step.held(flat) for step in option) for option in choice
+    )
+
+
+def _open(choice: Choice, flat: Flat) -> Choice:
+    """The options that the flat does not contradict outright."""
+    return [
+        option
+        for option in choice
+        if not any(isinstance(step, Presence) and step.denied(flat) for step in option)
+    ]
+
+
+def _narrowed(choice: Choice) -> Choice:
+    return [option for option in choice if weak not in option] or choice

@@ -14,7 +14,7 @@ from phloem.errors import ConstraintError
 from phloem.grammar.schema.document import Document, Sub
 from phloem.grammar.schema.flat import Flat, Op, Order
 
-__all__ = ["Choice", "Context", "Goal", "Step"]
+__all__ = ["Choice", "Context", "Goal", "Presence", "Step", "weak"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,36 @@ class Goal:
     op: Op
     order: Order
     trail: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """A step: the member `name` is there, or is not."""
+
+    name: str
+    present: bool
+    order: Order
+
+    def __call__(self, flat: Flat) -> None:
+        """Put it on the flat."""
+        if self.present:
+            flat.required.setdefault(self.name, self.order)
+        else:
+            flat.absent |= {self.name}
+
+    def held(self, flat: Flat) -> bool:
+        """Whether the flat says so already."""
+        return self.name in (flat.required if self.present else flat.absent)
+
+    def denied(self, flat: Flat) -> bool:
+        """Whether the flat says the opposite."""
+        return self.name in (flat.absent if self.present else flat.required)
+
+
+def weak(_flat: Flat) -> None:
+    """A step that marks an option as dispensable: a value that breaks a schema only by the
+    value of an optional member. Where there are too many combinations such options are left
+    out, which narrows what can be generated and never widens it."""
 
 
 Step = Goal | Callable[[Flat], None]
@@ -41,7 +71,7 @@ class Context:
     schema: dict[str, Any]
     order: Order
     trail: tuple[int, ...]
-    disjoint: Callable[[int, int], bool]
+    disjoint: Callable[[int, int, int], bool]
     keyword: str = ""
 
     def at(self, keyword: str, index: int) -> Context:
@@ -57,6 +87,11 @@ class Context:
         """The number of a subschema found under this keyword."""
         path = ".".join([self.sub.path, self.keyword, *map(str, steps)])
         return self.document.number(schema, self.sub.base, path)
+
+    def beside(self) -> int:
+        """The number of this schema without the keyword: what holds beside it."""
+        others = {name: item for name, item in self.schema.items() if name != self.keyword}
+        return self.document.variant(self.sub, self.keyword, others)
 
     def op(self, positive: bool, schema: Any, *steps: str | int) -> Op:
         """A subschema of a member or an item, to hold or not."""

@@ -56,13 +56,14 @@ def broken_any_of(context: Context) -> Choice:
 def one_of(context: Context, _steps: list[Step], choices: list[Choice]) -> None:
     """`oneOf`: one branch holds, and of those it may overlap with none does."""
     numbers = _branches(context)
+    beside = context.beside()
     choice: Choice = []
     for index, number in enumerate(numbers):
         option: list[Step] = [context.goal(True, number)]
         option += [
             context.goal(False, other)
             for place, other in enumerate(numbers)
-            if place != index and not context.disjoint(number, other)
+            if place != index and not context.disjoint(beside, number, other)
         ]
         choice.append(option)
     choices.append(choice)
@@ -76,7 +77,7 @@ def broken_one_of(context: Context) -> Choice:
         choice += [
             [context.goal(True, number), context.goal(True, other)]
             for other in numbers[index + 1 :]
-            if not context.disjoint(number, other)
+            if not context.disjoint(context.beside(), number, other)
         ]
     return choice
 

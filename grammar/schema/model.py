@@ -83,12 +83,16 @@ class KeyClass:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Objects: `members` in their order, then any others by class; counts over both."""
+    """Objects: `members` in their order, then any others by class; counts over both.
+
+    One of the others at least must be in `needed`, where that is given.
+    """
 
     members: tuple[Member, ...]
     others: tuple[KeyClass, ...]
     min_members: int
     max_members: int | None
+    needed: KeyClass | None = None
 
 
 Kind = Literals | Numbers | Strings | Arrays | Objects

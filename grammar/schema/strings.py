@@ -19,7 +19,14 @@ from phloem.grammar.regex.resolve import full_match, search
 from phloem.grammar.schema.document import Document
 from phloem.grammar.schema.formats import ANNOTATION_ONLY, FORMATS
 
-__all__ = ["format_language", "is_empty", "matches_format", "matches_pattern", "pattern_language"]
+__all__ = [
+    "format_language",
+    "holds",
+    "is_empty",
+    "matches_format",
+    "matches_pattern",
+    "pattern_language",
+]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -46,16 +53,17 @@ def _format(name: str) -> Node:
 
 def matches_pattern(pattern: str, text: str) -> bool:
     """Whether the ECMA-262 expression `pattern` matches somewhere in `text`."""
-    return _holds(pattern_language(pattern), text)
+    return holds(pattern_language(pattern), text)
 
 
 def matches_format(document: Document, name: str, text: str) -> bool:
     """Whether `text` has the format, where the dialect asserts it."""
     language = format_language(document, name)
-    return language is None or _holds(language, text)
+    return language is None or holds(language, text)
 
 
-def _holds(language: Node, text: str) -> bool:
+def holds(language: Node, text: str) -> bool:
+    """Whether `text` is in `language`."""
     matcher = _matcher(language).deep_copy()
     data = list(text.encode())
     # Few bytes at once: llguidance rolls the rest back at the first it refuses.
