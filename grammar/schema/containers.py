@@ -190,7 +190,8 @@ def broken_members(context: Context) -> Choice:
     for name, schema in named.items():
         if not _is_true(schema):
             option: list[Step] = [_wrong_member(context, name, context.op(False, schema, name))]
-            choice.append(option if name in needed else [*option, weak])
+            telling = name in needed and _is_tag(schema)
+            choice.append(option if telling else [*option, weak])
     choice += [
         [_some(Some(context.op(False, schema, text), within=text)), weak]
         for text, schema in patterns.items()
@@ -290,6 +291,10 @@ def broken_dependencies(context: Context) -> Choice:
 def _is_first(context: Context, keywords: tuple[str, ...]) -> bool:
     present = [name for name in context.schema if name in keywords]
     return present[0] == context.keyword
+
+
+def _is_tag(schema: Any) -> bool:
+    return isinstance(schema, dict) and ("const" in schema or "enum" in schema)
 
 
 def _is_true(schema: Any) -> bool:

@@ -15,7 +15,9 @@ rules carry the count so far.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 from phloem.errors import ConstraintError
 from phloem.grammar.schema.flat import State
@@ -30,6 +32,7 @@ from phloem.grammar.schema.model import (
     Strings,
 )
 from phloem.grammar.schema.terminals import Terminals
+from phloem.grammar.schema.values import json_text
 
 __all__ = ["write_grammar"]
 
@@ -70,7 +73,7 @@ class _Writer:
             return self._shared[kind]
         match kind:
             case Literals(texts):
-                made = self._terminals.literals(texts)
+                made = self._literals(texts)
             case Strings():
                 made = self._terminals.string(kind)
             case Numbers():
@@ -85,6 +88,26 @@ class _Writer:
                 self._object(made, kind)
         self._shared[kind] = made
         return made
+
+    def _literals(self, texts: Sequence[str]) -> str:
+        """Constants: scalars in one terminal, containers from the usual punctuation.
+
+        A container as one terminal would win over an array's bracket by its length.
+        """
+        scalars = [text for text in texts if text[0] not in "[{"]
+        options = [self._terminals.literals(scalars)] if scalars else []
+        options += [self._constant(json.loads(text)) for text in texts if text[0] in "[{"]
+        return self._rule(f"l{len(self._rules)}", options) if len(options) > 1 else options[0]
+
+    def _constant(self, value: Any) -> str:
+        t = self._terminals
+        if isinstance(value, list):
+            inner = f" {t.comma} ".join(map(self._constant, value))
+            return f"{t.open_array} {inner} {t.close_array}"
+        if isinstance(value, dict):
+            items = (f"{t.key(name)} {self._constant(item)}" for name, item in value.items())
+            return f"{t.open_object} {f' {t.comma} '.join(items)} {t.close_object}"
+        return t.literals((json_text(value),))
 
     def _array(self, kind: Arrays) -> str:
         t = self._terminals
@@ -155,11 +178,11 @@ class _Writer:
         options = [f'"" %if bit_count_ge({bits}, {low})']
         for index, text in enumerate(values):
             free = f"and(bit_clear({index}), bit_count_lt({bits}, {high}))"
-            item = self._terminals.literals((text,))
+            item = self._constant(json.loads(text))
             options.append(f"{t.comma} {item} {name}_::set_bit({index}) %if {free}")
         self._rule(f"{name}_::_", options)
         first = [
-            f"{self._terminals.literals((text,))} {name}_::set_bit({index})"
+            f"{self._constant(json.loads(text))} {name}_::set_bit({index})"
             for index, text in enumerate(values)
         ]
         first = first if high else []

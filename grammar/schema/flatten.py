@@ -133,11 +133,17 @@ def _settled(choice: Choice, flat: Flat) -> bool:
 
 def _open(choice: Choice, flat: Flat) -> Choice:
     """The options that the flat does not contradict outright."""
-    return [
-        option
-        for option in choice
-        if not any(isinstance(step, Presence) and step.denied(flat) for step in option)
-    ]
+    return [option for option in choice if not _contradicts(option, flat)]
+
+
+def _contradicts(option: list[Step], flat: Flat) -> bool:
+    trial = flat.copy()
+    for step in option:
+        if isinstance(step, Presence) and step.denied(trial):
+            return True
+        if not isinstance(step, Goal):
+            step(trial)
+    return not trial.settle()
 
 
 def _narrowed(choice: Choice) -> Choice:

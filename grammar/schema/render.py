@@ -104,13 +104,13 @@ def _object(model: Model, kind: Objects, value: dict[str, Any]) -> str | None:
         elif member.required:
             return None
     met = kind.needed is None
-    for name in value:
+    for name, item in value.items():
         if name in known:
             continue
-        text = _first(model, kind.others, name, value[name])
+        text = _first(model, kind.others, name, item)
         if text is None:
             return None
-        met = met or _first(model, (kind.needed,), name, value[name]) is not None
+        met = met or _first(model, (kind.needed,), name, item) is not None
         texts.append(f"{json_text(name)}:{text}")
     return "{" + ",".join(texts) + "}" if met else None
 
