@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
-from phloem.programs.protocol import Backend
-from phloem.runtime.embedded import EmbeddedBackend
-from phloem.runtime.model.tiny import tiny_model
-from tests.server.harness import Running, serving
+from tests.server.harness import Running, serving, tiny
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,11 +20,6 @@ def quiet_logs() -> None:
 
 def drop(*_: Any) -> None:
     raise structlog.DropEvent
-
-
-def tiny(context: int = 4096) -> Backend:
-    """An engine on the tiny model with random weights."""
-    return EmbeddedBackend(tiny_model(max_positions=context))
 
 
 @pytest.fixture(scope="session")

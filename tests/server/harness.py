@@ -5,6 +5,7 @@ What lives here: starting and stopping it in this process, clients, and reading 
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -18,10 +19,25 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from phloem.grammar.analyser import default_analyser
 from phloem.programs.protocol import Backend
+from phloem.runtime.embedded import EmbeddedBackend
+from phloem.runtime.model.tiny import tiny_model
 from phloem.server.http.engine import Engine
 from phloem.server.http.serve import uvicorn_server
 from phloem.server.http.state import ServerState, make_state
 from phloem.server.settings import load_settings
+
+
+def tiny(context: int = 4096) -> Backend:
+    """An engine on the tiny model with random weights."""
+    return EmbeddedBackend(tiny_model(max_positions=context))
+
+
+def chunks(text: str) -> list[dict[str, Any]]:
+    """The data events of a stream, which must end with [DONE] and hold nothing else."""
+    events = [block for block in text.split("\n\n") if block and not block.startswith(":")]
+    assert events[-1] == "data: [DONE]"
+    assert all(event.startswith("data: ") for event in events)
+    return [json.loads(event[6:]) for event in events[:-1]]
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.harness import Running
+from tests.server.harness import Running, chunks
 
 SCHEMA = {
     "type": "object",
@@ -21,14 +21,6 @@ LONG = {
     "required": ["s"],
     "additionalProperties": False,
 }
-
-
-def chunks(text: str) -> list[dict[str, Any]]:
-    """The data events of a stream, which must end with [DONE] and hold nothing else."""
-    events = [block for block in text.split("\n\n") if block and not block.startswith(":")]
-    assert events[-1] == "data: [DONE]"
-    assert all(event.startswith("data: ") for event in events)
-    return [json.loads(event[6:]) for event in events[:-1]]
 
 
 def streamed(server: Running, **body: Any) -> list[dict[str, Any]]:

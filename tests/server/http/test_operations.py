@@ -1,0 +1,215 @@
+"""Metrics, logs, trace context, readiness: what an operator sees."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+import structlog
+from prometheus_client.parser import text_string_to_metric_families
+
+from phloem.errors import ModelNotFound, RetrievalUnavailable
+from phloem.grammar.analyser import default_analyser
+from phloem.programs.testing import ScriptedBackend
+from phloem.retrieval.base import Hits, Query
+from phloem.server.http.engine import Engine
+from phloem.server.http.health import ready
+from phloem.server.http.logs import configure_logs
+from phloem.server.http.metrics import KINDS, OUTCOMES, TOKENS
+from phloem.server.http.state import make_state
+from phloem.server.http.trace_context import TraceContext
+from phloem.server.settings import load_settings
+from tests.server.conftest import drop
+from tests.server.harness import Running, serving
+
+Start = Callable[..., AbstractContextManager[Running]]
+
+
+def samples(server: Running) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    families = text_string_to_metric_families(server.client.get("/metrics").text)
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_every_series_is_there_from_the_start(start: Start) -> None:
+    """All outcomes and token kinds are exposed at 0 before the first request."""
+    with start() as server:
+        before = samples(server)
+        for kind in KINDS:
+            for reason in OUTCOMES:
+                key = ("phloem_requests_finished_total", (("kind", kind), ("reason", reason)))
+                assert before[key] == 0
+        for part in TOKENS:
+            assert before[("phloem_tokens_total", (("part", part),))] == 0
+        server.chat()
+        server.chat(max_tokens=3000, ignore_eos=True, deadline_s=0.2)
+        server.chat(temperature=-1)
+        assert set(samples(server)) == set(before)
+
+
+def test_each_request_is_counted_once_by_its_end(start: Start) -> None:
+    """Closed streams, whole replies, timeouts and errors each add one to their own reason."""
+    with start() as server:
+        for _ in range(5):
+            body = server.chat_body(max_tokens=3000, ignore_eos=True, stream=True)
+            with server.client.stream("POST", "/v1/chat/completions", json=body) as reply:
+                next(reply.iter_lines())
+        server.wait_idle()
+        for _ in range(3):
+            server.chat()
+        server.chat(max_tokens=3000, ignore_eos=True, deadline_s=0.2)
+        server.wait_idle()
+        counts = {
+            reason: server.metric("phloem_requests_finished_total", kind="chat", reason=reason)
+            for reason in OUTCOMES
+        }
+        assert counts == {
+            "stop": 0, "length": 3, "abort": 5, "timeout": 1, "rejected": 0, "error": 0
+        }  # fmt: skip
+        assert server.metric("phloem_request_seconds_count", kind="chat") == 9
+        for part in ("prompt", "generated"):
+            total = server.metric("phloem_tokens_total", part=part)
+            assert server.metric(f"phloem_request_{part}_tokens_sum") == total
+            assert server.metric(f"phloem_request_{part}_tokens_count") == 9
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """The log as text, secrets masked as the settings of the test say."""
+    stream = io.StringIO()
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    configure_logs(
+        load_settings(
+            api_key="sk-test-DO-NOT-LOG-123",
+            es_url="http://bob:p4ss-DO-NOT-LOG@127.0.0.1:1",
+            log_level="debug",
+        )
+    )
+    for handler in root.handlers:
+        assert isinstance(handler, logging.StreamHandler)
+        handler.setStream(stream)
+    yield stream
+    root.handlers, root.level = handlers, level
+    structlog.configure(processors=[drop])
+
+
+def test_the_log_is_json_with_trace_ids_and_without_prompts(
+    server: Running, log: io.StringIO
+) -> None:
+    """A request is one JSON line with ids, status and time, and no text of it."""
+    trace = "1" * 32
+    server.client.post(
+        "/v1/chat/completions?secret=DO-NOT-LOG",
+        json=server.chat_body(messages=[{"role": "user", "content": "DO-NOT-LOG"}]),
+        headers={"traceparent": f"00-{trace}-{'2' * 16}-01", "x-request-id": "r-1"},
+    )
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    line = next(line for line in lines if line.get("request_id") == "r-1")
+    assert line["trace_id"] == trace
+    assert line["status"] == 200
+    assert line["path"] == "/v1/chat/completions"
+    assert "DO-NOT-LOG" not in log.getvalue()
+
+
+def test_secrets_are_masked_in_every_line(log: io.StringIO) -> None:
+    """A secret, alone, in a URL, in base64, in a traceback or in a foreign logger, is ***."""
+    secret = "sk-test-DO-NOT-LOG-123"
+    structlog.get_logger("x").info("one", key=secret, nested={"a": [secret]})
+    logging.getLogger("other").warning("url %s", "http://bob:p4ss-DO-NOT-LOG@127.0.0.1:1/x")
+    logging.getLogger("other").info(base64.b64encode(secret.encode()).decode())
+    try:
+        raise ValueError(secret)
+    except ValueError:
+        logging.getLogger("other").exception("failed")
+    text = log.getvalue()
+    assert len(text.splitlines()) == 4
+    assert "DO-NOT-LOG" not in text
+    assert base64.b64encode(secret.encode()).decode().rstrip("=") not in text
+    assert text.count("***") >= 5
+
+
+def test_secrets_never_show_in_the_settings() -> None:
+    """Printing the settings shows no secret."""
+    settings = load_settings(api_key="sk-DO-NOT-LOG", es_url="http://u:DO-NOT-LOG@h")
+    assert "DO-NOT-LOG" not in repr(settings) + str(settings) + settings.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("header", "trace", "parent"),
+    [
+        ("00-" + "1" * 32 + "-" + "2" * 16 + "-01", "1" * 32, "2" * 16),
+        ("cc-" + "1" * 32 + "-" + "2" * 16 + "-01-more", "1" * 32, "2" * 16),
+        (None, None, None),
+        ("00-zz-1-01", None, None),
+        ("ff-" + "1" * 32 + "-" + "2" * 16 + "-01", None, None),
+        ("00-" + "0" * 32 + "-" + "2" * 16 + "-01", None, None),
+        ("00-" + "1" * 32 + "-" + "2" * 16 + "-01-more", None, None),
+    ],
+)
+def test_trace_context_is_taken_or_made(
+    header: str | None, trace: str | None, parent: str | None
+) -> None:
+    """A good traceparent is continued, a bad or missing one starts a new trace."""
+    found = TraceContext.receive(header)
+    assert found.parent_id == parent
+    assert found.trace_id == trace or trace is None
+    again = TraceContext.receive(found.header)
+    assert again.trace_id == found.trace_id
+    assert again.parent_id == found.span_id
+
+
+def test_trace_context_comes_back(server: Running) -> None:
+    """The response names the trace and the server's own span in it; garbage is no error."""
+    header = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+    back = server.client.get("/v1/models", headers=header).headers["traceparent"].split("-")
+    assert back[1] == "a" * 32
+    assert back[2] != "b" * 16
+    assert server.client.get("/v1/models", headers={"traceparent": "00-zz-1-01"}).status_code == 200
+
+
+class _DeadIndex:
+    async def search(self, query: Query) -> Hits:
+        raise RetrievalUnavailable("nobody answers")
+
+    async def aclose(self) -> None:
+        return
+
+
+async def test_readiness_names_what_is_missing() -> None:
+    """A model that can't be loaded and an index that can't be reached make /ready a 503."""
+
+    def fail() -> ScriptedBackend:
+        raise ModelNotFound("no such model")
+
+    state = make_state(load_settings(), Engine(fail), default_analyser(), _DeadIndex())
+    reply = json.loads((await ready(state)).body)
+    assert reply == {"ready": False, "model": "loading", "index": "failed: RetrievalUnavailable"}
+    state.engine.start()
+    await state.engine.stop()
+    response = await ready(state)
+    assert response.status_code == 503
+    assert json.loads(response.body)["model"] == "failed: ModelNotFound"
+
+
+def test_an_internal_error_is_a_500_that_tells_nothing() -> None:
+    """A bug's message stays in the log; the reply says internal error in the usual shape."""
+
+    def bug(*_: object) -> str:
+        raise RuntimeError("DO-NOT-SHOW")
+
+    with serving(ScriptedBackend(bug)) as server:
+        reply = server.chat()
+        assert reply.status_code == 500
+        assert reply.json()["error"]["code"] == "internal"
+        assert "DO-NOT-SHOW" not in reply.text
+        assert server.metric("phloem_requests_finished_total", kind="chat", reason="error") == 1
+        assert server.client.get("/health").status_code == 200
