@@ -125,7 +125,9 @@ def _cancelled(child: Branch) -> bool:
 
 
 def _value(child: Branch, name: str) -> Any:
-    return child.error if child.error is not None else child.variables.get(name)
+    if child.error is not None:
+        return child.error
+    return child.variables[name] if name in child.written else None
 
 
 async def _wait_all(children: Sequence[Branch], on_error: OnError) -> None:
