@@ -17,6 +17,7 @@ from phloem.retrieval.elastic.breaker import Breaker
 from phloem.retrieval.elastic.caller import Caller
 from phloem.retrieval.elastic.cluster import Cluster, ServerInfo
 from phloem.retrieval.elastic.indexes import Indexes
+from phloem.retrieval.elastic.logs import scrub_client_logs
 from phloem.retrieval.elastic.loop import on_network_loop
 from phloem.retrieval.elastic.searching import Searching
 from phloem.retrieval.elastic.transport import Transport
@@ -51,6 +52,7 @@ class ServerRetriever:
         embedder: Embedder | None = None,
         fuse_on_server: bool | None = None,
     ) -> None:
+        scrub_client_logs(address)
         self.address = address
         self.source = str(address)
         self._timeout = timeout
@@ -131,4 +133,5 @@ class ServerRetriever:
         return await self._searching.answer(query, seconds)
 
     async def _probe(self) -> None:
-        await self._cluster.ask_info(_PROBE_S)
+        # Short enough for a caller that waits for it to be told within its own timeout.
+        await self._cluster.ask_info(min(_PROBE_S, self._timeout / 2))

@@ -220,10 +220,10 @@ class ScriptedServer:
                     break
                 writer.write(response)
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
-            writer.close()
+            writer.transport.abort()
 
 
 @pytest.fixture
@@ -259,6 +259,7 @@ def scripted() -> Iterator[Callable[..., ScriptedServer]]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0.01)  # aborted transports close in the loop's next turns
 
     asyncio.run_coroutine_threadsafe(stop(), loop).result(10)
     loop.call_soon_threadsafe(loop.stop)

@@ -1,0 +1,231 @@
+"""A dead cluster costs one timeout, and what answers in its place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from phloem.errors import (
+    IndexNotFound,
+    RetrievalRefused,
+    RetrievalTimeout,
+    RetrievalUnavailable,
+)
+from phloem.retrieval import (
+    Document,
+    ElasticsearchRetriever,
+    EmbeddedIndex,
+    FallbackRetriever,
+    Query,
+)
+from phloem.retrieval.elastic.breaker import Breaker
+from phloem.retrieval.testing import FakeRetriever
+
+
+class Cluster:
+    """A server's health, a clock, and how often it was probed."""
+
+    def __init__(self) -> None:
+        self.alive = False
+        self.now = 0.0
+        self.probes = 0
+        self.breaker = Breaker(self.probe, clock=lambda: self.now)
+
+    async def probe(self) -> None:
+        self.probes += 1
+        await asyncio.sleep(0)
+        if not self.alive:
+            raise RetrievalUnavailable("still dead")
+
+    def fail(self) -> None:
+        self.breaker.failed(RetrievalTimeout("no answer"))
+
+    async def admitted(self) -> bool:
+        try:
+            await self.breaker.admit()
+        except RetrievalUnavailable:
+            return False
+        return True
+
+
+async def test_a_healthy_server_is_never_probed() -> None:
+    """Without failures every call is admitted at once."""
+    cluster = Cluster()
+    assert await cluster.admitted()
+    assert not cluster.breaker.suspicious
+    assert cluster.probes == 0
+
+
+async def test_one_failure_is_followed_by_a_probe_not_a_verdict() -> None:
+    """After a failure the next call is admitted if the server shows a sign of life."""
+    cluster = Cluster()
+    cluster.alive = True
+    cluster.fail()
+    assert await cluster.admitted()
+    assert cluster.probes == 1
+    assert await cluster.admitted()
+    assert cluster.probes == 1
+
+
+async def test_many_callers_share_one_probe() -> None:
+    """Calls that come while the server is probed wait for the same probe."""
+    cluster = Cluster()
+    cluster.fail()
+    verdicts = await asyncio.gather(*(cluster.admitted() for _ in range(50)))
+    assert verdicts == [False] * 50
+    assert cluster.probes == 1
+
+
+async def test_pauses_grow_while_the_server_stays_dead() -> None:
+    """Within a pause nothing is asked; pauses double from one second up to thirty."""
+    cluster = Cluster()
+    cluster.fail()
+    pauses = []
+    for _ in range(8):
+        before = cluster.probes
+        assert not await cluster.admitted()
+        assert cluster.probes == before + 1
+        start = cluster.now
+        while not await cluster.admitted() and cluster.probes == before + 1:
+            cluster.now += 0.5
+        pauses.append(cluster.now - start - 0.0)
+        cluster.now += 100
+    assert pauses == [1, 4, 16, 30, 30, 30, 30, 30]
+
+
+async def test_a_recovered_server_is_used_again() -> None:
+    """After the pause a probe that succeeds admits, and the next pause is short again."""
+    cluster = Cluster()
+    cluster.fail()
+    assert not await cluster.admitted()
+    cluster.alive = True
+    assert not await cluster.admitted()
+    cluster.now = 1.0
+    assert await cluster.admitted()
+    cluster.alive = False
+    cluster.fail()
+    assert not await cluster.admitted()
+    cluster.now += 1.0
+    cluster.alive = True
+    assert await cluster.admitted()
+
+
+async def test_a_cancelled_caller_does_not_cancel_the_probe() -> None:
+    """Others that wait for the probe still get its verdict."""
+    cluster = Cluster()
+    cluster.alive = True
+    cluster.fail()
+    first = asyncio.create_task(cluster.admitted())
+    second = asyncio.create_task(cluster.admitted())
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Callable[..., ElasticsearchRetriever]]:
+    made = []
+
+    def open_one(url: str, **options: Any) -> ElasticsearchRetriever:
+        made.append(ElasticsearchRetriever(url, **options))
+        return made[-1]
+
+    yield open_one
+    for retriever in made:
+        await retriever.aclose()
+
+
+async def test_a_dead_cluster_costs_one_timeout_not_one_per_run(
+    connect: Any, scripted: Any
+) -> None:
+    """Of 30 searches on a silent server one waits for its timeout, the others are told at once."""
+
+    async def silent(*_: Any) -> None:
+        await asyncio.sleep(30)
+
+    server = scripted(silent)
+    retriever = connect(server.url, timeout=0.3)
+    with pytest.raises(RetrievalTimeout):
+        await retriever.search(Query("x"))
+    refused = []
+    for _ in range(29):
+        with pytest.raises((RetrievalUnavailable, RetrievalTimeout)) as caught:
+            await retriever.search(Query("x"))
+        refused.append(caught.value)
+    assert len(server.searches()) == 1
+    assert sum(error.details.get("kind") == "circuit-open" for error in refused) >= 28
+    assert "failed" in str(refused[-1])
+
+
+async def test_a_cluster_that_came_back_is_used_at_once(
+    connect: Any, scripted: Any, es: Any
+) -> None:
+    """One failed search does not make the next one fail if the server answers again."""
+    healthy = False
+
+    async def answer(request: Any, _: Any) -> bytes:
+        if not healthy:
+            return es.reply({"error": {"reason": "starting"}}, 503)
+        return es.reply(es.found(es.hit()) if "_search" in request.path else es.info)
+
+    retriever = connect(scripted(answer).url, retries=0)
+    with pytest.raises(RetrievalUnavailable, match="starting"):
+        await retriever.search(Query("x"))
+    healthy = True
+    assert len(await retriever.search(Query("x"))) == 1
+
+
+async def test_mistakes_do_not_open_the_circuit(connect: Any, scripted: Any, es: Any) -> None:
+    """A refused key or a missing index says nothing about the server's health."""
+    server = scripted(es.reply({"error": {"type": "security_exception"}}, 401))
+    retriever = connect(server.url)
+    for _ in range(3):
+        with pytest.raises(RetrievalRefused):
+            await retriever.search(Query("x"))
+    assert len(server.requests) == 3
+
+
+async def test_the_embedded_index_answers_for_a_dead_server(connect: Any, tmp_path: Any) -> None:
+    """With a fallback index its hits come back, marked with the reason."""
+    spare = EmbeddedIndex(tmp_path)
+    await spare.add([Document("a", "spare words")])
+    retriever = FallbackRetriever(connect("http://127.0.0.1:1", retries=0), spare)
+    hits = await retriever.search(Query("spare"))
+    assert [hit.id for hit in hits] == ["a"]
+    assert hits.fallback is not None
+    assert "RetrievalUnavailable" in hits.fallback
+    assert not hits.partial
+    await retriever.aclose()
+
+
+async def test_an_empty_fallback_is_marked() -> None:
+    """With "empty" there are no hits, and the program can see that nobody answered."""
+    primary = FakeRetriever()
+    primary.failures = [RetrievalTimeout("no answer in 1 s")]
+    retriever = FallbackRetriever(primary, "empty")
+    hits = await retriever.search(Query("x"))
+    assert (len(hits), hits.partial, hits.source) == (0, True, "empty")
+    assert hits.causes == ("RetrievalTimeout: no answer in 1 s",)
+    assert hits.fallback == hits.causes[0]
+    await retriever.aclose()
+
+
+async def test_a_primary_that_answers_is_not_marked() -> None:
+    """Without a failure the fallback is not asked."""
+    spare = FakeRetriever()
+    retriever = FallbackRetriever(FakeRetriever([Document("a", "words")]), spare)
+    hits = await retriever.search(Query("words"))
+    assert (len(hits), hits.fallback) == (1, None)
+    assert spare.queries == []
+
+
+@pytest.mark.parametrize("mistake", [IndexNotFound("no index"), RetrievalRefused("no key")])
+async def test_mistakes_do_not_fall_back(mistake: Exception) -> None:
+    """A missing index or a refused key is raised, not hidden by the fallback."""
+    primary = FakeRetriever()
+    primary.failures = [mistake]
+    with pytest.raises(type(mistake)):
+        await FallbackRetriever(primary, "empty").search(Query("x"))
