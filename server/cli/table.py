@@ -32,8 +32,11 @@ from phloem.programs.protocol import PrefixMiss, Usage
 
 __all__ = ["Row", "print_trace", "rows", "trace"]
 
-COUNTS = ("prompt", "reused", "generated", "forced", "scored")
-"""The fields of `Usage` that the table shows; forced tokens are among the generated."""
+COUNTS = ("prompt", "reused", "forced", "generated", "scored")
+"""The fields of `Usage` that the table shows; the forced tokens are among the generated."""
+
+TEXT = "append"
+"""What a row of text alone is called."""
 
 SHOWN = 24
 """Characters of a token's text that a sentence below the table shows."""
@@ -55,21 +58,22 @@ class Row:
 def rows(events: Iterable[Event]) -> list[Row]:
     """The transitions among `events`, in order.
 
-    Texts that one source line put there in a row are one transition: a role's opening, the
-    message and the role's end are three `Appended` events of one statement.
+    Text belongs to the statement that put it there: what `s += ph.assistant(ph.gen("x"))` puts
+    before and after the step is part of the step's row, and a statement of text alone is one
+    row, however many parts it has.
     """
     found: list[Row] = []
-    previous: Event | None = None
     for event in events:
         row = _row(event)
         if row is None:
             continue
-        joined = isinstance(event, Appended) and isinstance(previous, Appended)
-        if joined and found[-1].path == row.path and found[-1].place == row.place:
-            found[-1] = replace(found[-1], what="append")
-        else:
-            found.append(row)
-        previous = event
+        last = found[-1] if found else None
+        if last and row.place and (last.path, last.place) == (row.path, row.place):
+            if row.what == TEXT:
+                continue
+            if last.what == TEXT:
+                found.pop()
+        found.append(row)
     return found
 
 
@@ -83,17 +87,27 @@ def trace(events: Iterable[Event]) -> RenderableType:
     files = {row.place.partition(":")[0] for row in listed if row.place}
     shared = files.pop() if len(files) == 1 else ""
     table = Table(
-        box=box.SIMPLE, show_edge=False, pad_edge=False, show_footer=True, collapse_padding=True
+        title=shared,
+        title_justify="left",
+        box=box.SIMPLE,
+        show_edge=False,
+        pad_edge=False,
+        show_footer=True,
+        collapse_padding=True,
     )
-    table.add_column("transition", footer=f"{len(listed)} transitions")
-    table.add_column(shared or "source", footer="total", no_wrap=True)
+    table.add_column("transition", footer=f"{len(listed)} transitions", no_wrap=True)
+    table.add_column("line" if shared else "source", footer="total", no_wrap=True)
     for title, count in zip(COUNTS, _counts(total), strict=True):
         table.add_column(title, footer=count, justify="right", no_wrap=True)
     table.add_column("ms", footer=_milliseconds(spent), justify="right", no_wrap=True)
     for row in listed:
         name = Text(f"[{row.path}] {row.what}" if row.path else row.what)
-        place = Text(row.place.removeprefix(f"{shared}:"))
-        table.add_row(name, place, *_counts(row.usage), _milliseconds(row.ms))
+        table.add_row(
+            name,
+            Text(row.place.removeprefix(f"{shared}:")),
+            *_counts(row.usage),
+            _milliseconds(row.ms),
+        )
     return Group(table, *_misses(listed))
 
 
@@ -106,7 +120,7 @@ def _row(event: Event) -> Row | None:
     place = f"{Path(event.file).name}:{event.line}" if event.file and event.line else ""
     row = Row(path=event.path, node=event.node, what="", place=place)
     if isinstance(event, Appended):
-        return replace(row, what="append")
+        return replace(row, what=TEXT)
     if isinstance(event, StepFinished):
         what = f"{event.kind} {event.name or ''}".rstrip()
         return replace(row, what=what, usage=event.usage, ms=event.timing.total_ms, miss=event.miss)

@@ -40,6 +40,7 @@ RUN = [
     ),
     made(BranchTaken, 6, taken="true"),
     made(Retrieved, 7, name="docs", query="q", index="handbook", hits=(), took_ms=1.25),
+    made(Appended, 8, text="<|im_start|>assistant\n"),
     made(Token, 8, name="answer", text="x"),
     made(
         StepFinished,
@@ -52,6 +53,7 @@ RUN = [
         timing=Timing(total_ms=250.0),
         miss=PrefixMiss(position=55, text="Hello", origin="agent.py:3"),
     ),
+    made(Appended, 8, text="<|im_end|>"),
     made(RunFinished, value="x"),
 ]
 
@@ -64,7 +66,7 @@ def printed(events: list[Event]) -> list[str]:
 
 
 def test_each_transition_is_one_row() -> None:
-    """Texts of one source line are one row; tokens are none; the others are one each."""
+    """Text is part of the row of its source line; tokens are none; all others are one each."""
     assert [(row.what, row.place) for row in rows(RUN)] == [
         ("append", "agent.py:3"),
         ("append", "agent.py:4"),
@@ -78,10 +80,11 @@ def test_each_transition_is_one_row() -> None:
 def test_the_table_adds_up() -> None:
     """The last line of the table sums the columns and gives the run's wall time."""
     lines = printed(RUN)
-    assert lines[0].split() == [
-        *("transition", "agent.py", "prompt", "reused", "generated", "forced", "scored", "ms")
+    assert lines[0].strip() == "agent.py"
+    assert lines[1].split() == [
+        *("transition", "line", "prompt", "reused", "forced", "generated", "scored", "ms")
     ]
-    assert lines[-2].split() == ["6", "transitions", "total", "160", "70", "12", "5", "8", "1500"]
+    assert lines[-2].split() == ["6", "transitions", "total", "160", "70", "5", "12", "8", "1500"]
 
 
 def test_a_miss_is_explained() -> None:
@@ -94,4 +97,4 @@ def test_a_miss_is_explained() -> None:
 def test_branches_are_named() -> None:
     """A transition of a fork's child shows the child's path."""
     forked = made(Appended, 3, text="x", path="0.1")
-    assert "[0.1] append" in printed([forked])[2]
+    assert "[0.1] append" in printed([forked])[3]
