@@ -98,7 +98,8 @@ class _Builder:
                 else:
                     found.update(dict.fromkeys(self._of_flat(state, flat)))
             # One branch names the values, but all of the state must agree with them.
-            texts = {json_text(v): None for v in values if self.satisfies(state, v)}
+            distinct = {json_text(value): value for value in values}
+            texts = [text for text, v in distinct.items() if self.satisfies(state, v)]
             if texts:
                 found[Literals(tuple(texts))] = None
             self._kinds[state] = tuple(found)

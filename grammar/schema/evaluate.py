@@ -29,6 +29,7 @@ class Evaluator:
 
     def __init__(self, document: Document) -> None:
         self._document = document
+        self._literal_keys: dict[int, frozenset[str]] = {}
 
     def valid(self, number: int, value: Any) -> bool:
         """Whether `value` satisfies subschema `number`."""
@@ -155,9 +156,14 @@ class Evaluator:
 
     def _literals(self, sub: Sub, value: Any) -> bool:
         schema, key = sub.value, key_of(value)
-        return ("const" not in schema or key_of(schema["const"]) == key) and (
-            "enum" not in schema or key in map(key_of, schema["enum"])
-        )
+        if "const" in schema and key_of(schema["const"]) != key:
+            return False
+        if "enum" not in schema:
+            return True
+        # Subschemas live as long as the document, so their identity is a safe key.
+        if id(schema) not in self._literal_keys:
+            self._literal_keys[id(schema)] = frozenset(map(key_of, schema["enum"]))
+        return key in self._literal_keys[id(schema)]
 
 
 _Check = Callable[[Evaluator, Sub, Any], bool]

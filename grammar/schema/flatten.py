@@ -31,7 +31,7 @@ from typing import Any
 from phloem.errors import ConstraintError
 from phloem.grammar.schema.document import Document
 from phloem.grammar.schema.flat import Flat, State
-from phloem.grammar.schema.goals import Choice, Context, Goal, Presence, Step, weak
+from phloem.grammar.schema.goals import Choice, Context, Goal, Pending, Presence, Step, weak
 from phloem.grammar.schema.keywords import NEGATIVE, POSITIVE, known, refuse_unknown
 
 __all__ = ["Flattener"]
@@ -65,10 +65,13 @@ class Flattener:
             if isinstance(step, Goal):
                 if not self._goal(step, steps, choices):
                     return
+            elif isinstance(step, Pending):
+                choices.extend(step.choices)
             else:
                 step(flat)
         if not flat.settle():
             return
+        choices = [self._spread(choice) for choice in choices]
         choices = [_open(choice, flat) for choice in choices if not _settled(choice, flat)]
         if not choices:
             out.append(flat)
@@ -84,6 +87,26 @@ class Flattener:
         others = choices[:first] + choices[first + 1 :]
         for option in choices[first]:
             self._run(flat.copy(), list(option), list(others), out)
+
+    def _spread(self, choice: Choice) -> Choice:
+        """The choice with its goals worked out, and choices inside its options made its own."""
+        result: Choice = []
+        for option in choice:
+            steps, done, inner = list(option), list[Step](), list[Choice]()
+            alive = True
+            while steps and alive:
+                step = steps.pop()
+                if isinstance(step, Goal):
+                    alive = self._goal(step, steps, inner)
+                else:
+                    done.append(step)
+            if not alive:
+                continue
+            if len(inner) == 1:
+                result.extend([*done, *option] for option in self._spread(inner[0]))
+            else:
+                result.append([*done, Pending(tuple(inner))] if inner else done)
+        return result
 
     def _goal(self, goal: Goal, steps: list[Step], choices: list[Choice]) -> bool:
         """Turn one goal into steps and choices; False if it can't be met."""
@@ -141,7 +164,7 @@ def _contradicts(option: list[Step], flat: Flat) -> bool:
     for step in option:
         if isinstance(step, Presence) and step.denied(trial):
             return True
-        if not isinstance(step, Goal):
+        if not isinstance(step, Goal | Pending):
             step(trial)
     return not trial.settle()
 

@@ -14,7 +14,7 @@ from phloem.errors import ConstraintError
 from phloem.grammar.schema.document import Document, Sub
 from phloem.grammar.schema.flat import Flat, Op, Order
 
-__all__ = ["Choice", "Context", "Goal", "Presence", "Step", "weak"]
+__all__ = ["Choice", "Context", "Goal", "Pending", "Presence", "Step", "weak"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,16 @@ def weak(_flat: Flat) -> None:
     out, which narrows what can be generated and never widens it."""
 
 
-Step = Goal | Callable[[Flat], None]
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A step: choices still to be made."""
+
+    choices: tuple[Choice, ...]
+
+
+Step = Goal | Pending | Callable[[Flat], None]
 """Something to do to a flat."""
-Choice = list[list[Step]]
+Choice = list[list["Step"]]
 """Alternatives, each a list of steps."""
 
 

@@ -55,6 +55,8 @@ def type_of(value: Any) -> str:
 
 def key_of(value: Any) -> str:
     """A text that two values share exactly if JSON Schema calls them equal."""
+    if isinstance(value, str):
+        return json.dumps(value)
     if is_number(value):
         return f"#{exact(value)}"
     if isinstance(value, list):
