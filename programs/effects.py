@@ -133,7 +133,10 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class CallTool:
-    """Call a Python function with outside effects; recorded, and never repeated in a replay."""
+    """Call a Python function with outside effects; recorded, and never repeated in a replay.
+
+    `idempotent` says that it may be repeated where nobody knows whether it happened.
+    """
 
     name: str
     function: Callable[..., Any]
@@ -141,6 +144,7 @@ class CallTool:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     timeout: float | None = None
     retries: int = 0
+    idempotent: bool = False
 
 
 Effect: TypeAlias = (

@@ -113,6 +113,13 @@ class Record:
         self._next[path] = position + 1
         return entry
 
+    async def begin(self, path: str, kind: str, name: str | None, *, repeatable: bool) -> None:
+        """Called before a new effect that changes the outside; a journal notes it on disk.
+
+        May raise `ToolError` if an execution that died had begun the effect already and it
+        is not `repeatable`.
+        """
+
     def add(self, path: str, entry: Entry) -> Address:
         """Keep a new effect's outcome; returns its address."""
         known = self.entries.setdefault(path, [])

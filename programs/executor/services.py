@@ -76,6 +76,7 @@ async def call_tool(branch: Branch, effect: CallTool, site: Site) -> Any:
     if entry is not None:
         value = decode(entry.outcome)
     else:
+        await run.record.begin(branch.path, "tool", effect.name, repeatable=effect.idempotent)
         work = attempts(lambda: _call(effect), effect.retries, lambda _error: True)
         value = await limited(work, effect.timeout, f"the tool {effect.name!r}")
         run.record.add(
