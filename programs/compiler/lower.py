@@ -87,8 +87,8 @@ class Lowering:
                 self._return(node)
             case ast.Break() | ast.Continue():
                 self._leave("break" if isinstance(node, ast.Break) else "continue")
-            case ast.Global() | ast.Nonlocal() | ast.Pass():
-                pass  # declarations are made anew for every fragment (factory.py)
+            case ast.Global() | ast.Nonlocal() | ast.Pass() | ast.Expr(value=ast.Constant()):
+                pass  # docstrings do nothing; declarations are made anew per fragment (factory.py)
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.Expr():
                 self._simple(node)
             case _:

@@ -98,7 +98,7 @@ class _Machine:
             value = fragment()
             return hub.run_coroutine(value) if op.is_async else value
         except NameError as error:
-            raise _as_local(error, self._cells) from error.__cause__
+            raise _as_local(error, fragment.__code__) from error.__cause__
 
     def _next(self, op: Op, kind: str, value: Any, writes: tuple[str, ...]) -> Op | None:
         site = Site(self._frame.program, op.node, self._frame.file, self._frame.line)
@@ -145,10 +145,13 @@ class _Machine:
         self._frame.deferred.clear()
 
 
-def _as_local(error: NameError, cells: dict[str, types.CellType]) -> NameError:
+def _as_local(error: NameError, fragment: types.CodeType) -> NameError:
     """Python's own error for an unbound local: in a fragment the local is a free variable."""
-    unbound = error.name in cells and str(error).startswith("cannot access free variable")
-    if not unbound:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    own = trace is not None and trace.tb_frame.f_code is fragment
+    if not own or not str(error).startswith("cannot access free variable"):
         return error
     local = UnboundLocalError(
         f"cannot access local variable {error.name!r} where it is not associated with a value"

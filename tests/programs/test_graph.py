@@ -212,7 +212,7 @@ def test_opaque_parts_say_why(kind: str) -> None:
         return locals()
 
     space: dict = {"ph": ph}
-    exec("def without(s):\n    s += ph.gen('x')", space)  # noqa: S102 - the case itself
+    exec("def without(s):\n    s += ph.gen('x')", space)
     function, reason = {
         "try": (with_try, "a step inside try"),
         "helper": (with_helper, "the helper helper takes the state"),

@@ -81,8 +81,9 @@ def test_roles_do_not_nest() -> None:
 
 def test_default_system_message_of_the_template() -> None:
     """A template's default system message comes first unless the program has its own."""
-    from phloem.programs.testing import CHAT
     from dataclasses import replace
+
+    from phloem.programs.testing import CHAT
 
     backend = ScriptedBackend(chat_format=replace(CHAT, default_system="Default."))
 

@@ -1,0 +1,125 @@
+"""Reading a run while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import phloem as ph
+from phloem.programs import events as ev
+from phloem.programs.testing import ScriptedBackend
+
+
+@ph.function
+def program(s):
+    s += ph.user("q")
+    s += ph.assistant("A: " + ph.gen("x", max_tokens=9) + ph.select("y", ["!", "?"]))
+    return s["x"]
+
+
+def engine() -> ScriptedBackend:
+    return ScriptedBackend(["é🦊日"], scores={"!": -1, "?": -2})
+
+
+def test_pieces_join_to_the_text() -> None:
+    """The streamed pieces, joined, are the text of the same run not streamed."""
+    state = program.run(stream=True, backend=engine())
+    pieces = list(state.text_iter())
+    assert "".join(pieces) == state.text() == program.run(backend=engine()).text()
+    assert len(pieces) > 4
+
+
+def test_pieces_of_one_variable() -> None:
+    """A variable's pieces are that step's own text, for gen and select."""
+    state = program.run(stream=True, backend=engine())
+    assert list(state.text_iter("x")) == ["é", "🦊", "日"]
+    assert list(state.text_iter("y")) == ["!"]
+
+
+def test_any_number_of_readers_at_any_time() -> None:
+    """Two readers at once and one after the end all see everything."""
+    state = program.run(stream=True, backend=engine())
+    first, second = state.text_iter(), state.text_iter()
+    mixed = [next(first), next(second)]
+    assert mixed[0] == mixed[1]
+    assert "".join(first) == "".join(second)
+    assert "".join(state.text_iter()) == state.text()
+
+
+def test_async_reading_on_another_loop() -> None:
+    """`text_async_iter` works on the caller's loop, which goes on meanwhile."""
+
+    async def read() -> tuple[list[str], int]:
+        slow = engine()
+        slow.gate = lambda: asyncio.sleep(0.01)
+        state = await program.arun(stream=True, backend=slow)
+        beats = 0
+
+        async def beat() -> None:
+            nonlocal beats
+            while True:
+                beats += 1
+                await asyncio.sleep(0.001)
+
+        task = asyncio.create_task(beat())
+        found = [piece async for piece in state.text_async_iter("y")]
+        task.cancel()
+        return found, beats
+
+    pieces, beats = asyncio.run(read())
+    assert pieces == ["!"]
+    assert beats > 3
+
+
+def test_async_reading_with_meta_data() -> None:
+    """With return_meta_data the pieces come with the step's meta data."""
+
+    async def read() -> list[tuple[str, dict]]:
+        state = program.run(stream=True, backend=engine())
+        return [pair async for pair in state.text_async_iter("y", return_meta_data=True)]
+
+    ((text, meta),) = asyncio.run(read())
+    assert text == "!"
+    assert meta["scores"] == [-1.0, -2.0]
+
+
+def test_event_stream_is_complete_and_ordered() -> None:
+    """The events begin with RunStarted, end with RunFinished, and count up."""
+    stream = program.stream(backend=engine())
+    events = list(stream)
+    assert isinstance(events[0], ev.RunStarted)
+    assert isinstance(events[-1], ev.RunFinished)
+    assert [event.seq for event in events] == list(range(len(events)))
+    assert all(event.to_json()["type"] for event in events)
+    assert stream.state.value == "é🦊日"
+
+
+def test_run_inside_a_running_loop() -> None:
+    """The synchronous API works while an event loop runs in the caller's thread (a notebook)."""
+
+    async def cell() -> str:
+        return program.run(backend=engine()).value
+
+    assert asyncio.run(cell()) == "é🦊日"
+
+
+def test_reading_a_variable_waits_for_it_alone() -> None:
+    """`state[name]` returns as soon as that step is done, while the run goes on."""
+    go_on = asyncio.Event()
+
+    async def gate() -> None:
+        if backend.outputs > 1:
+            await go_on.wait()
+
+    backend = ScriptedBackend(["one", "two"], gate=gate)
+
+    @ph.function
+    def two(s):
+        s += ph.gen("a") + ph.gen("b")
+
+    state = two.run(stream=True, backend=backend)
+    assert state["a"] == "one"
+    assert not any(isinstance(event, ev.RunFinished) for event in state.events)
+    from phloem.programs.executor import loop
+
+    loop.loop().call_soon_threadsafe(go_on.set)
+    assert state["b"] == "two"
