@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-registry.register("backend", "phloem.runtime.embedded:default_backend")
+registry.register("backend", "phloem.runtime.embedded:EmbeddedBackend")
 registry.register("analyser", "phloem.grammar.analyser:default_analyser")
 registry.register("retriever", "phloem.retrieval:default_retriever")
 
