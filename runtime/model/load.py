@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from phloem.errors import ConfigError, ModelError, Unsupported
-from phloem.programs.protocol import ChatFormat
+from phloem.programs.protocol import ChatFormat, Special
 from phloem.runtime.model.cache import CacheEntry, content_hash
 from phloem.runtime.model.chat import chat_format
 from phloem.runtime.model.convert import Held, Tensors, assemble, convert
@@ -50,7 +50,9 @@ def load_model(
     path = model_path(str(name_or_path))
     source = _open_gguf(path) if path.is_file() else _open_folder(path)
     held = _held(dtype, on, source)
-    name = path.stem if Path(name_or_path).exists() else str(name_or_path)
+    name = str(name_or_path)
+    if Path(name_or_path).exists():
+        name = path.stem if path.is_file() else path.name
     chat, problem = _chat(source, name)
     return LoadedModel(
         name=name,
@@ -59,7 +61,7 @@ def load_model(
         decoder=assemble(source.weights.config, source.tensors(held), on),
         tokenizer=source.tokenizer,
         dtype=held,
-        eos_ids=source.tokenizer.eos_ids,
+        eos_ids=_ends(source, chat),
         chat_format=chat,
         chat_problem=problem,
     )
@@ -72,6 +74,7 @@ class _Source:
     fingerprint: str
     weights: Weights
     tokenizer: Tokenizer
+    eos_ids: list[int]
     template: str | None
     bos: str
     four_bit: bool
@@ -98,7 +101,8 @@ def _open_gguf(path: Path) -> _Source:
     return _Source(
         fingerprint=fingerprint,
         weights=weights,
-        tokenizer=Tokenizer(tokenizer_json, [i for i in ids if i is not None]),
+        tokenizer=Tokenizer(tokenizer_json),
+        eos_ids=[i for i in ids if i is not None],
         template=meta.get("tokenizer.chat_template"),
         bos="" if bos is None else meta["tokenizer.ggml.tokens"][bos],
         four_bit=any(tensor.kind in {Q4_0, Q4_1} for tensor in file.tensors.values()),
@@ -122,7 +126,8 @@ def _open_folder(folder: Path) -> _Source:
     return _Source(
         fingerprint=content_hash(folder),
         weights=weights,
-        tokenizer=Tokenizer(tokenizer_file.read_text(encoding="utf-8"), _eos_ids(folder)),
+        tokenizer=Tokenizer(tokenizer_file.read_text(encoding="utf-8")),
+        eos_ids=_eos_ids(folder),
         template=template or settings.get("chat_template"),
         bos=bos["content"] if isinstance(bos, dict) else bos,
         four_bit=False,
@@ -144,6 +149,20 @@ def _chat(source: _Source, name: str) -> tuple[ChatFormat | None, str]:
         return chat_format(source.template, name, source.tokenizer.specials, source.bos), ""
     except Unsupported as error:
         return None, error.message
+
+
+def _ends(source: _Source, chat: ChatFormat | None) -> frozenset[int]:
+    """The tokens that end a generation: the model's own, and what ends an assistant's message."""
+    ends = set(source.eos_ids)
+    for segment in chat.suffix["assistant"][:1] if chat else ():
+        if isinstance(segment, Special):
+            ends.add(source.tokenizer.specials[segment.token])
+    if not ends:
+        raise ModelError(
+            "the model names no end-of-sequence token",
+            hint="put its id into generation_config.json as eos_token_id",
+        )
+    return frozenset(ends)
 
 
 def _device(asked: str) -> torch.device:

@@ -51,6 +51,7 @@ def tiny_model(
     tokenizer = tokenizer or tiny_tokenizer()
     vocab = vocab or -(-tokenizer.vocab_size // 32) * 32
     decoder = tiny_decoder(seed, layers, vocab, max_positions=max_positions)
+    ends = [tokenizer.special_id(token) for token in ("<|endoftext|>", "<|im_end|>")]
     name = f"tiny-{layers}x{decoder.config.hidden_size}-{seed}"
     identity = f"{name}/{vocab}/{max_positions}/{tokenizer.to_json()}"
     return LoadedModel(
@@ -60,7 +61,7 @@ def tiny_model(
         decoder=decoder,
         tokenizer=tokenizer,
         dtype="float32",
-        eos_ids=tokenizer.eos_ids,
+        eos_ids=frozenset(i for i in ends if i is not None),
         chat_format=chat_format(CHATML, name, tokenizer.specials),
     )
 
@@ -151,4 +152,4 @@ def tiny_tokenizer() -> Tokenizer:
             "merges": merges,
         },
     }
-    return Tokenizer(json.dumps(spec), eos_ids=(0, 2))
+    return Tokenizer(json.dumps(spec))

@@ -26,7 +26,7 @@ class Tokenizer:
     Here control tokens exist by `special_id` only.
     """
 
-    def __init__(self, tokenizer_json: str, eos_ids: Iterable[int] = ()) -> None:
+    def __init__(self, tokenizer_json: str) -> None:
         self._json = tokenizer_json
         try:
             spec = json.loads(tokenizer_json)
@@ -42,7 +42,6 @@ class Tokenizer:
             if _is_control(token)
         }
         self._bytes = _token_bytes(spec, self._encoder)
-        self.eos_ids = frozenset(eos_ids)
         self._check_that_text_is_harmless()
 
     @property

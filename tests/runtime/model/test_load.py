@@ -221,6 +221,21 @@ def test_a_changed_model_is_another_model(folder):
         _ = changed.chat
 
 
+def test_what_ends_an_assistants_message_ends_a_generation(folder):
+    """The end of a turn counts beside the model's own end-of-sequence ids; none is an error."""
+    generation = folder / "generation_config.json"
+    generation.write_text('{"eos_token_id": [0, 5]}')
+    assert load_model(folder, dtype="float32").eos_ids == {0, 2, 5}
+    generation.unlink()
+    config = json.loads((folder / "config.json").read_text())
+    del config["eos_token_id"]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert load_model(folder, dtype="float32").eos_ids == {2}
+    (folder / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(ModelError, match="end-of-sequence"):
+        load_model(folder, dtype="float32")
+
+
 def test_a_template_that_cannot_be_cut_still_loads(folder):
     """The model works for plain text; asking for its roles says why there are none."""
     (folder / "chat_template.jinja").write_text("{{ messages | length }}")

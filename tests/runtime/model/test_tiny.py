@@ -19,6 +19,7 @@ def test_it_has_the_parts_of_a_real_model(tiny):
     """Tokenizer, chat format, KV size and limits are there and agree."""
     decoder = tiny.decoder
     assert decoder.vocab_size >= tiny.tokenizer.vocab_size
+    assert tiny.eos_ids == {0, 2}
     assert set(tiny.chat.prefix) == {"system", "user", "assistant"}
     kv = decoder.new_kv(pages=5, page_size=8)
     size = sum(t.nbytes for t in [*kv.keys, *kv.values])

@@ -32,7 +32,6 @@ def test_special_tokens_exist_by_their_spelling_only():
     assert TOKENS.special_id("<|im_end|>") == 2
     assert TOKENS.special_id("the") is None
     assert TOKENS.token_bytes(2) == b""
-    assert TOKENS.eos_ids == {0, 2}
 
 
 def test_every_byte_has_a_token():
