@@ -26,7 +26,6 @@ __all__ = ["complete"]
 
 def complete(state: EngineState, plan: Plan, logits: torch.Tensor) -> None:
     """Take what a forward pass has computed. `logits` float32 [wanted rows, vocab]."""
-    logits[:, state.vocabulary.known :] = -torch.inf
     drawing: list[tuple[Generation, torch.Tensor]] = []
     at = 0
     for entry in plan.entries:
@@ -91,7 +90,9 @@ def _sample(
         _guard(state, job, prepare, job, rows)
     if not drawing:
         return
-    tokens = sample(torch.stack([rows[row] for _, rows in drawing]), draws)
+    logits = torch.stack([rows[row] for _, rows in drawing])
+    logits[:, state.vocabulary.known :] = -torch.inf
+    tokens = sample(logits, draws)
     for (job, rows), token in zip(drawing, tokens, strict=True):
         _guard(state, job, take, job, token, _lookup(state, job, rows[row]))
 
@@ -102,7 +103,7 @@ def _lookup(state: EngineState, job: Generation, row: torch.Tensor) -> LogprobOf
     if count is None:
         return None
     logprobs = torch.log_softmax(row, dim=-1)
-    best = logprobs.topk(count) if count else None
+    best = logprobs[: state.vocabulary.known].topk(count) if count else None
     text = state.vocabulary.text
 
     def of(token: int) -> TokenLogprob:
