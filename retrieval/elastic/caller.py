@@ -11,15 +11,16 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
-from phloem.errors import RetrievalError, RetrievalUnavailable
+from phloem.errors import RetrievalUnavailable
 from phloem.retrieval.base import traceparent
 from phloem.retrieval.elastic.address import Address
 from phloem.retrieval.elastic.failures import BUSY, failure_of
-from phloem.retrieval.elastic.loop import on_network_loop, start_on_network_loop
+from phloem.retrieval.elastic.loop import Outcome, on_network_loop, start_on_network_loop
 from phloem.retrieval.elastic.transport import Reply, Transport, not_json, timed_out
 
 __all__ = ["Caller"]
@@ -120,11 +121,9 @@ class Caller:
         for start in range(0, len(waiting), _MAX_SEARCHES_PER_CALL):
             batch = waiting[start : start + _MAX_SEARCHES_PER_CALL]
             sending = start_on_network_loop(self._send_searches(batch))
-            sending.add_done_callback(lambda done, batch=batch: _deliver(done, batch))  # type: ignore[misc]
+            sending.add_done_callback(partial(_deliver, batch))
             for one in batch:
-                one.reply.add_done_callback(
-                    lambda _, batch=batch, sending=sending: _cancel_unwanted(sending, batch)  # type: ignore[misc]
-                )
+                one.reply.add_done_callback(partial(_cancel_unwanted, batch, sending))
 
     async def _send_searches(self, batch: Sequence[_Search]) -> list[Reply]:
         first = batch[0]
@@ -178,28 +177,26 @@ class Caller:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _deliver(done: asyncio.Future[list[Reply]], batch: Sequence[_Search]) -> None:
+def _deliver(batch: Sequence[_Search], done: asyncio.Future[Outcome[list[Reply]]]) -> None:
     """Hand each search its reply, or all of them the error."""
     if done.cancelled():
         return
-    error = done.exception()
+    replies, error = done.result()
     for place, one in enumerate(batch):
         if one.reply.done():
             continue
-        if error is None:
-            one.reply.set_result(done.result()[place])
-        else:
-            one.reply.set_exception(_own_copy(error))
+        if error is not None:
+            # A copy each: every waiter may attach its own place to it.
+            one.reply.set_exception(type(error)(error.message, hint=error.hint, **error.details))
+        elif replies is not None:
+            one.reply.set_result(replies[place])
 
 
-def _own_copy(error: BaseException) -> BaseException:
-    """An error for one waiter: each may attach its own place to it."""
-    if isinstance(error, RetrievalError):
-        return type(error)(error.message, hint=error.hint, **error.details)
-    return error
-
-
-def _cancel_unwanted(sending: asyncio.Future[list[Reply]], batch: Sequence[_Search]) -> None:
+def _cancel_unwanted(
+    batch: Sequence[_Search],
+    sending: asyncio.Future[Outcome[list[Reply]]],
+    _: asyncio.Future[Reply],
+) -> None:
     """Stop a request that nobody waits for any more."""
     if all(one.reply.cancelled() for one in batch):
         sending.cancel()

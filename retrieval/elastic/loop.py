@@ -11,9 +11,11 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
-__all__ = ["on_network_loop", "start_on_network_loop"]
+from phloem.errors import PhloemError
+
+__all__ = ["Outcome", "on_network_loop", "start_on_network_loop"]
 
 T = TypeVar("T")
 
@@ -34,11 +36,29 @@ def _network_loop() -> asyncio.AbstractEventLoop:
         return _loop
 
 
-def start_on_network_loop(work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-    """Run `work` over there; the future belongs to the running loop, and cancels `work`."""
-    return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, _network_loop()))
+Outcome: TypeAlias = tuple[T, None] | tuple[None, PhloemError]
+"""What became of a piece of work: its value, or its error."""
+
+
+def start_on_network_loop(work: Coroutine[Any, Any, T]) -> asyncio.Future[Outcome[T]]:
+    """Run `work` over there; the future belongs to the running loop, and cancels `work`.
+
+    The error is a value and not raised by the future: when a caller goes away in the same moment
+    in which `work` fails, nobody is left to retrieve it, and asyncio would log it as lost.
+    """
+    return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_outcome(work), _network_loop()))
 
 
 async def on_network_loop(work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`, run over there."""
-    return await start_on_network_loop(work)
+    value, error = await start_on_network_loop(work)
+    if error is not None:
+        raise error
+    return cast("T", value)
+
+
+async def _outcome(work: Coroutine[Any, Any, T]) -> Outcome[T]:
+    try:
+        return await work, None
+    except PhloemError as error:
+        return None, error

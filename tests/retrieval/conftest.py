@@ -86,6 +86,7 @@ class TestServer:
             capture_output=True,
             text=True,
             timeout=60,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

@@ -190,7 +190,7 @@ async def test_nobody_listens(connect: Any) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    with pytest.raises(RetrievalUnavailable, match="can't reach http://127.0.0.1") as caught:
+    with pytest.raises(RetrievalUnavailable, match=r"can't reach http://127\.0\.0\.1") as caught:
         await connect(url, retries=1).search(Query("x"))
     assert caught.value.details["kind"] == "unreachable"
     assert caught.value.retryable
@@ -408,7 +408,7 @@ async def test_foreign_indexes_by_their_own_field_names(
 async def test_a_document_without_the_text_field(connect: Any, scripted: Any, es: Any) -> None:
     """A hit that lacks the text field is an error that lists its fields, never empty text."""
     found = es.found({"_id": "7", "_score": 1.0, "_source": {"content": "x"}})
-    with pytest.raises(RetrievalError, match="'7'.*no text field 'text'") as caught:
+    with pytest.raises(RetrievalError, match=r"'7'.*no text field 'text'") as caught:
         await connect(scripted(es.reply(found)).url).search(Query("x"))
     assert "content" in caught.value.hint
 
