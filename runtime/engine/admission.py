@@ -37,20 +37,23 @@ def expire(state: EngineState) -> None:
             )
 
 
-def admit(state: EngineState) -> None:
+def admit(state: EngineState) -> list[Job]:
     """Move jobs from the queue to the running ones, by priority, then by arrival."""
+    admitted: list[Job] = []
     for job in sorted(state.waiting, key=_order):
         if len(state.running) >= state.config.max_running:
-            return
+            break
         if state.memory_tight and state.running:
-            return
+            break
         if _computed_by_another(state, job):
             continue
         if not _fits(state, job):
             if not state.running:
                 _make_room(state, job)
-            return
+            break
         _start(state, job)
+        admitted.append(job)
+    return admitted
 
 
 def _order(job: Job) -> tuple[int, float]:

@@ -1,7 +1,7 @@
 """The third phase of a step: from logits to tokens, and the end of what is complete.
 
-What lives here: `complete`. What does not: the draw (`sampler.py`) and what a token leads to
-(`generation.py`, `scoring.py`).
+What lives here: `complete` and `complete_cached`. What does not: the draw (`sampler.py`) and what
+a token leads to (`generation.py`, `scoring.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from phloem.runtime.engine.sampler import Draw, sample
 from phloem.runtime.engine.scoring import Scoring
 from phloem.runtime.engine.state import EngineState
 
-__all__ = ["complete"]
+__all__ = ["complete", "complete_cached"]
 
 
 def complete(state: EngineState, plan: Plan, logits: torch.Tensor) -> None:
@@ -41,6 +41,13 @@ def complete(state: EngineState, plan: Plan, logits: torch.Tensor) -> None:
     _draw(state, drawing)
     for job in {id(entry.job): entry.job for entry in plan.entries}.values():
         if job in state.running:
+            _guard(state, job, _settle, state, job)
+
+
+def complete_cached(state: EngineState, admitted: list[Job]) -> None:
+    """End the jobs that need no forward pass, because the cache has all their tokens."""
+    for job in admitted:
+        if not job.seq.pending:
             _guard(state, job, _settle, state, job)
 
 

@@ -1,8 +1,7 @@
 """The engine: one thread that owns the decoder, its KV, and every job.
 
-What lives here: `Engine`: the thread, its inbox, and the loop over the phases of a step. What does
-not: the phases (`admission.py`, `batching.py`, `completion.py`) and sessions
-(`runtime/embedded.py`).
+What lives here: `Engine`: the thread and its inbox. What does not: what a step does
+(`scheduler.py`) and sessions (`runtime/embedded_session.py`).
 
 Everything that touches the state is run by the thread, in the order in which it was asked for;
 other threads only put commands into the inbox.
@@ -17,18 +16,14 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-import torch
-
 from phloem.errors import Cancelled, Overloaded, PromptTooLong
-from phloem.runtime.engine.admission import admit, expire
 from phloem.runtime.engine.audit import audit
-from phloem.runtime.engine.batching import plan
-from phloem.runtime.engine.completion import complete
 from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.messages import Failed
+from phloem.runtime.engine.scheduler import step
 from phloem.runtime.engine.state import EngineConfig, EngineState, Stats
 from phloem.runtime.engine.vocabulary import Vocabulary
-from phloem.runtime.model.batch import Decoder, ForwardBatch
+from phloem.runtime.model.batch import Decoder
 
 __all__ = ["Engine"]
 
@@ -124,7 +119,7 @@ class Engine:
         state = self._state
         while not self._stopping:
             self._read_inbox(wait=not state.running and not state.waiting)
-            self._step()
+            step(state)
         self._read_inbox(wait=False)
         for job in [*state.running, *state.waiting]:
             state.cancel(job)
@@ -144,28 +139,6 @@ class Engine:
             job.deliver(Failed(_overloaded(state)))
             return
         state.waiting.append(job)
-
-    def _step(self) -> None:
-        """One turn: who leaves, who comes in, one forward pass, and what it led to."""
-        state = self._state
-        jobs = [*state.running, *state.waiting]
-        try:
-            expire(state)
-            admit(state)
-            work = plan(state)
-            if work is None:
-                return
-            jobs = list({id(entry.job): entry.job for entry in work.entries}.values())
-            logits = self._forward(work.batch)
-            complete(state, work, logits)
-        except Exception as error:  # noqa: BLE001 - reported to the jobs' owners and logged
-            state.fail_unexpectedly([job for job in jobs if state.has(job)], error)
-
-    def _forward(self, batch: ForwardBatch) -> torch.Tensor:
-        state = self._state
-        state.stats.passes += 1
-        state.stats.rows += len(batch.tokens)
-        return state.decoder.forward(batch, state.pool.storage)
 
 
 def _stopped() -> Cancelled:

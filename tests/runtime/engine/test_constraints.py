@@ -60,6 +60,11 @@ async def test_a_constant_costs_no_draw(make_lab):
     assert len(lab.decoder.passes) == 1
     session.append([Special("<|im_end|>")])
     assert (await lab.say(session)).usage.prefilled == 1
+    passes = len(lab.decoder.passes)
+    again = await lab.session(STORY, Special("<|im_end|>"), name="again")
+    result = await lab.say(again, Constraint("choices", '["because of the user"]'), max_tokens=40)
+    assert (result.text, result.usage.prefilled) == ("because of the user", 0)
+    assert len(lab.decoder.passes) == passes
 
 
 async def test_forced_tokens_with_logprobs(make_lab):

@@ -1,0 +1,349 @@
+"""Random lives of sessions on a small pool, audited after every action.
+
+The machine drives the scheduler's steps itself, without the engine's thread, so that each
+example can be repeated. Whatever it does: the counts add up, every cached page holds the KV of its
+tokens, and every step ends in exactly one outcome.
+"""
+
+import random
+import time
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from phloem.errors import Cancelled, DeadlineExceeded, OutOfMemory
+from phloem.grammar.compiler import GrammarCompiler
+from phloem.grammar.spec import Constraint
+from phloem.programs.protocol import SamplingParams, Special, Text
+from phloem.runtime.engine.audit import audit
+from phloem.runtime.engine.constrained import Constrained
+from phloem.runtime.engine.generation import Generation
+from phloem.runtime.engine.messages import Failed, Generated, Progress, Scored
+from phloem.runtime.engine.noise import Noise
+from phloem.runtime.engine.params import make_output_text
+from phloem.runtime.engine.prefix import Prefix
+from phloem.runtime.engine.scheduler import step
+from phloem.runtime.engine.scoring import Scoring
+from phloem.runtime.engine.sequence import Sequence
+from phloem.runtime.engine.state import EngineConfig, EngineState
+from phloem.runtime.engine.transcript import Transcript
+from phloem.runtime.engine.vocabulary import Vocabulary
+from phloem.runtime.model.batch import ForwardBatch
+from phloem.runtime.model.tiny import tiny_model
+
+MODEL = tiny_model(layers=1)
+VOCABULARY = Vocabulary(MODEL.tokenizer, MODEL.decoder.vocab_size, MODEL.eos_ids)
+COMPILER = GrammarCompiler(MODEL.tokenizer.to_json(), VOCABULARY.size, sorted(MODEL.eos_ids))
+WORDS = ["the user", " because", " be", " yes", "a", ' {"', " answer is"]
+RULES = [
+    None,
+    Constraint("regex", r"[a-z ]{4,12}\."),
+    Constraint("regex", "because of the (user|system)"),
+    Constraint("json_schema", '{"type":"array","items":{"type":"boolean"}}', finish="force"),
+]
+PICK = st.integers(0, 1 << 16)
+EXPECTED = (Cancelled, DeadlineExceeded, OutOfMemory)
+
+
+class Life:
+    """A session as the machine keeps it."""
+
+    def __init__(self, transcript, namespace):
+        self.transcript = transcript
+        self.namespace = namespace
+        self.job = None
+        self.prompt = None
+        self.messages = []
+
+
+class Sessions(RuleBasedStateMachine):
+    """Up to eight sessions in two namespaces on a pool of 160 tokens."""
+
+    config = EngineConfig(
+        kv_tokens=160, page_size=4, max_running=3, queue_limit=99, max_rows=12, pinned_share=0.2
+    )
+    limit = 160
+
+    def __init__(self):
+        super().__init__()
+        self.state = EngineState(MODEL.decoder, VOCABULARY, self.config)
+        self.lives = []
+        self.pins = []
+        self.random = random.Random(0)
+
+    # Sessions
+
+    @rule(namespace=st.sampled_from(["", "tenant"]))
+    def open(self, namespace):
+        if len(self.lives) < 8:
+            self.lives.append(Life(Transcript(MODEL.tokenizer, 0), namespace))
+
+    def idle(self, pick):
+        free = [life for life in self.lives if life.job is None]
+        return free[pick % len(free)] if free else None
+
+    def busy(self, pick):
+        working = [life for life in self.lives if life.job is not None]
+        return working[pick % len(working)] if working else None
+
+    @rule(pick=PICK, words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4))
+    def append(self, pick, words):
+        life = self.idle(pick)
+        if life:
+            life.transcript.append([Text(word) for word in words])
+
+    @rule(pick=PICK)
+    def append_special(self, pick):
+        life = self.idle(pick)
+        if life:
+            life.transcript.append([Special("<|im_end|>"), Text("user")])
+
+    @rule(pick=PICK)
+    def fork(self, pick):
+        life = self.idle(pick)
+        if life and len(self.lives) < 8:
+            self.lives.append(Life(life.transcript.copy(), life.namespace))
+
+    @rule(pick=PICK)
+    def restore(self, pick):
+        life = self.idle(pick)
+        if life:
+            fresh = Transcript(MODEL.tokenizer, 0)
+            fresh.restore(life.transcript.snapshot("f", "", life.namespace))
+            assert fresh.prompt().tokens == life.transcript.prompt().tokens
+            life.transcript = fresh
+
+    @rule(pick=PICK)
+    def close(self, pick):
+        if self.lives:
+            life = self.lives.pop(pick % len(self.lives))
+            if life.job is not None:
+                life.job.cancelled = True
+
+    # Steps
+
+    def submit(self, life, job):
+        """As `Engine.submit` does."""
+        if job.prompt + job.requested() > self.state.max_tokens:
+            return
+        life.job = job
+        self.state.waiting.append(job)
+
+    @rule(
+        pick=PICK,
+        constraint=st.sampled_from(RULES),
+        heat=st.sampled_from([0, 1.0, 2.0]),
+        tokens=st.integers(0, 24),
+        stop=st.sampled_from([(), ("a",), (" b",)]),
+        late=st.sampled_from([False] * 9 + [True]),
+        jump=st.booleans(),
+    )
+    def generate(self, pick, constraint, heat, tokens, stop, late, jump):
+        life = self.idle(pick)
+        if life is None:
+            return
+        params = SamplingParams(temperature=heat, max_tokens=tokens, stop=stop)
+        prompt = life.prompt = life.transcript.prompt()
+        heals = prompt.heal and len(prompt.tokens) > 1 and tokens > 0
+        constrained = constraint and Constrained(
+            COMPILER.matcher(constraint), VOCABULARY.size, closes=constraint.finish == "force"
+        )
+        ids = list(prompt.tokens)
+        job = Generation(
+            Sequence(life.namespace, ids, len(ids) - 1),
+            life.messages.append,
+            params=params,
+            vocabulary=VOCABULARY,
+            noise=Noise(pick, ""),
+            text=make_output_text(params),
+            constrained=constrained,
+            border=VOCABULARY.table.border(ids[-1]) if heals else None,
+            jump=jump,
+            deadline=time.monotonic() - 1 if late else None,
+            priority=pick % 2,
+        )
+        self.submit(life, job)
+
+    @rule(pick=PICK, choices=st.lists(st.sampled_from(WORDS), max_size=4), bare=st.booleans())
+    def score(self, pick, choices, bare):
+        life = self.idle(pick)
+        if life is None:
+            return
+        prompt = life.prompt = life.transcript.prompt()
+        tokens, scored = life.transcript.choices(prompt, choices)
+        seq = Sequence(life.namespace, list(tokens), len(tokens) - 1)
+        self.submit(life, Scoring(seq, life.messages.append, choices=scored, bare=bare))
+
+    @rule(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=6))
+    def pin(self, words):
+        tokens = MODEL.tokenizer.encode("".join(words))
+        self.state.waiting.append(Prefix(Sequence("", tokens, len(tokens)), self.pins.append))
+
+    @rule(pick=PICK)
+    def cancel(self, pick):
+        life = self.busy(pick)
+        if life:
+            life.job.cancelled = True
+
+    @rule(steps=st.integers(1, 12))
+    def run(self, steps):
+        for _ in range(steps):
+            step(self.state)
+            audit(self.state)
+            self.read()
+
+    @rule()
+    def run_until_idle(self):
+        for _ in range(2000):
+            if not self.state.running and not self.state.waiting:
+                break
+            step(self.state)
+        self.read()
+        assert [*self.state.running, *self.state.waiting] == [], "a step never ended"
+        assert all(life.job is None for life in self.lives)
+        assert self.state.pool.used == self.state.pins.pages()
+
+    @rule()
+    def fail_a_pass(self):
+        """A forward pass that fails ends its jobs only."""
+        if not self.state.running:
+            return
+        decoder, self.state.decoder = self.state.decoder, Broken(MODEL.decoder)
+        step(self.state)
+        self.state.decoder = decoder
+        self.read((*EXPECTED, Exception))
+
+    def read(self, expected=EXPECTED):
+        """What the readers got: progress, and exactly one outcome."""
+        for life in self.lives:
+            if life.job is None or not life.messages:
+                continue
+            *progress, last = life.messages
+            if isinstance(last, Progress):
+                continue
+            assert all(isinstance(message, Progress) for message in progress)
+            if isinstance(last, Failed):
+                assert isinstance(last.error, expected), last.error
+            elif isinstance(last, Generated):
+                usage = last.usage
+                assert usage.reused + usage.prefilled == usage.prompt == len(life.prompt.tokens)
+                assert "".join(m.event.text for m in progress) == last.text
+                assert tuple(t for m in progress for t in m.event.tokens) == last.tokens
+                life.transcript.settle(life.prompt, last.base, last.tokens)
+            else:
+                assert isinstance(last, Scored)
+            life.job = None
+            life.messages = []
+
+    # The cache
+
+    @rule(pages=st.integers(1, 12))
+    def evict(self, pages):
+        self.state.cache.evict(pages)
+
+    @rule()
+    def flush(self):
+        self.state.flush()
+        if not self.state.running:
+            assert self.state.pool.free == self.state.pool.pages
+
+    @precondition(lambda self: self.state.pool.cached > 0)
+    @rule(pick=PICK)
+    def recompute_a_cached_page(self, pick):
+        """The K and V of a random cached page are those of its tokens, computed afresh."""
+        nodes = [node for _, node in self.state.cache.nodes()]
+        node = nodes[pick % len(nodes)]
+        path = []
+        while node.parent is not None:
+            path.insert(0, node)
+            node = node.parent
+        tokens = [token for node in path for token in node.tokens]
+        fresh = compute(tokens)
+        stored = self.state.pool.storage
+        size, last = self.config.page_size, path[-1]
+        start = (len(path) - 1) * size
+        for layer in range(len(stored.keys)):
+            for kept, made in ((stored.keys, fresh.keys), (stored.values, fresh.values)):
+                held = kept[layer][last.page, : len(last.tokens)]
+                assert torch.allclose(held, made[layer][start : len(tokens), 0], atol=1e-4)
+
+    @invariant()
+    def everything_adds_up(self):
+        audit(self.state)
+
+
+class Broken:
+    """A decoder whose forward pass fails."""
+
+    def __init__(self, decoder):
+        self.device = decoder.device
+        self.max_positions = decoder.max_positions
+
+    def forward(self, batch, kv):
+        raise RuntimeError("a broken kernel")
+
+
+def compute(tokens):
+    """KV of `tokens`, in pages of one token."""
+    n = len(tokens)
+    kv = MODEL.decoder.new_kv(n, 1)
+    batch = ForwardBatch(
+        tokens=torch.tensor(tokens),
+        positions=torch.arange(n),
+        slots=torch.arange(n),
+        query_starts=[0, n],
+        context_lens=[n],
+        pages=torch.arange(n)[None],
+        logit_rows=torch.tensor([n - 1]),
+    )
+    MODEL.decoder.forward(batch, kv)
+    return kv
+
+
+SHORT = settings(
+    max_examples=25,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog):
+    """Failing passes are logged with their traceback, thousands of times."""
+    caplog.set_level("CRITICAL")
+
+
+class TestSessions(Sessions.TestCase):
+    """A short form of the machine: a thousand actions."""
+
+    settings = SHORT
+
+
+@pytest.mark.slow
+class TestSessionsLong(Sessions.TestCase):
+    """A hundred thousand actions."""
+
+    settings = settings(SHORT, max_examples=1000, stateful_step_count=100)
+
+
+class OddPages(Sessions):
+    """The same with pages of seven tokens and a pool that is nearly always full."""
+
+    config = EngineConfig(kv_tokens=84, page_size=7, max_running=4, max_rows=9, pinned_share=0.4)
+
+
+class TestOddPages(OddPages.TestCase):
+    """A short form with odd pages."""
+
+    settings = SHORT
+
+
+@pytest.mark.slow
+class TestOddPagesLong(OddPages.TestCase):
+    """A hundred thousand actions with odd pages."""
+
+    settings = settings(SHORT, max_examples=1000, stateful_step_count=100)
