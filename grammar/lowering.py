@@ -17,9 +17,10 @@ from phloem.grammar.regex.parser import parse_regex
 from phloem.grammar.regex.resolve import full_match
 from phloem.grammar.schema.build import build_model
 from phloem.grammar.schema.emit import write_grammar
+from phloem.grammar.schema.model import Model
 from phloem.grammar.spec import Constraint
 
-__all__ = ["lark_string", "lower", "with_prelude"]
+__all__ = ["lark_string", "lower", "schema_model", "with_prelude"]
 
 _TIME_LIMIT = 2.0
 """Seconds for one schema's logic; llguidance's own work comes on top."""
@@ -35,12 +36,17 @@ def lower(constraint: Constraint) -> str:
         case "choices":
             return "start: " + " | ".join(map(lark_string, json.loads(constraint.source))) + "\n"
         case "json_schema":
-            schema = json.loads(constraint.source)
-            model = build_model(schema, time.monotonic() + _TIME_LIMIT)
+            model = schema_model(constraint.source)
             return write_grammar(model, whitespace=constraint.whitespace)
         case "lark":
             return constraint.source
     raise ConstraintError(f"unknown kind of constraint: {constraint.kind!r}")
+
+
+@functools.lru_cache(maxsize=64)
+def schema_model(source: str) -> Model:
+    """The normal form of a JSON Schema given as JSON text. Raises `ConstraintError`."""
+    return build_model(json.loads(source), time.monotonic() + _TIME_LIMIT)
 
 
 def lark_string(text: str) -> str:

@@ -10,6 +10,7 @@ digits.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from phloem.grammar.regex.nodes import (
@@ -128,6 +129,7 @@ def _plain_chars(chars: Chars) -> str:
     return f"[{'^' if chars.negated else ''}{inside}]"
 
 
+@functools.lru_cache(maxsize=4096)
 def _json_chars(chars: Chars) -> str:
     if not chars.ranges and not chars.named:
         return f"(?:{_UNESCAPED}|{_ALL_ESCAPES})" if chars.negated else "[^\\s\\S]"

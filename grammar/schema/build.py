@@ -15,10 +15,11 @@ from typing import Any
 
 from phloem.errors import ConstraintError
 from phloem.grammar.regex.nodes import ANY_CHAR, And, Not, Rep, literal
+from phloem.grammar.schema.arrays import array_kinds
 from phloem.grammar.schema.document import Document
 from phloem.grammar.schema.evaluate import Evaluator
 from phloem.grammar.schema.fixpoint import Kinds, parts, productive, pruned, reachable
-from phloem.grammar.schema.flat import Flat, Range, State, has_integer, joined
+from phloem.grammar.schema.flat import Flat, Range, State, has_integer
 from phloem.grammar.schema.flatten import Flattener
 from phloem.grammar.schema.model import (
     Arrays,
@@ -96,7 +97,7 @@ class _Builder:
                 if flat.literals is not None:
                     values.extend(flat.literals.values())
                 else:
-                    found.update(dict.fromkeys(self._of_flat(state, flat)))
+                    found.update(dict.fromkeys(self._of_flat(flat)))
             # One branch names the values, but all of the state must agree with them.
             distinct = {json_text(value): value for value in values}
             texts = [text for text, v in distinct.items() if self.satisfies(state, v)]
@@ -109,18 +110,22 @@ class _Builder:
         """Whether a known value is in the state."""
         return all(self.evaluator.valid(number, value) is holds for holds, number in state)
 
-    def _of_flat(self, state: State, flat: Flat) -> list[Kind]:
+    def _of_flat(self, flat: Flat) -> list[Kind]:
         texts = tuple(
             json_text(value)
             for value in (None, True, False)
             if type_of(value) in flat.types and key_of(value) not in flat.excluded
         )
         kinds: list[Kind] = [Literals(texts)] if texts else []
+        for kind in ("integer", "fraction"):
+            if kind in flat.types:
+                self._check_blockers(flat, kind)
         kinds.extend(_numbers(flat))
         kinds.extend(self._strings(flat))
-        kinds.extend(self._arrays(state, flat))
+        if "array" in flat.types:
+            self._check_blockers(flat, "array")
+            kinds.extend(array_kinds(self, flat))
         if "object" in flat.types:
-            self._check_excluded(state, flat, dict)
             self._check_blockers(flat, "object")
             kinds.extend(object_kinds(self, flat))
         return kinds
@@ -134,27 +139,6 @@ class _Builder:
         if languages and is_empty(And((*languages, lengths))):
             return []
         return [Strings(flat.min_length, flat.max_length, languages)]
-
-    def _arrays(self, state: State, flat: Flat) -> list[Kind]:
-        if "array" not in flat.types:
-            return []
-        self._check_excluded(state, flat, list)
-        length = max((len(group.prefix) for group in flat.arrays), default=0)
-        prefix = tuple(
-            joined(
-                group.prefix[index] if index < len(group.prefix) else group.rest
-                for group in flat.arrays
-            )
-            for index in range(length)
-        )
-        rest = joined(group.rest for group in flat.arrays)
-        contains: State | None = None
-        if flat.contains:
-            if len(flat.contains) > 1 or prefix:
-                self._refuse("contains", "next to other items keywords")
-            contains = joined((*rest, *flat.contains))
-        self._check_blockers(flat, "array")
-        return [Arrays(prefix, rest, flat.min_items, flat.max_items, flat.unique, contains)]
 
     def void(self, state: State, depth: int = _EMPTY_DEPTH) -> bool:
         """Whether `state` surely has no value; may say no where a deep look would say yes."""
@@ -185,13 +169,6 @@ class _Builder:
         except ConstraintError:
             return False  # Whatever is wrong will be found where the branch itself is used.
 
-    def _check_excluded(self, state: State, flat: Flat, kind: type) -> None:
-        """A constant container can't be cut out of a set of them, unless it is not in there."""
-        held = tuple(op for op in state if op[0])
-        for value in flat.excluded.values():
-            if isinstance(value, kind) and self.satisfies(held, value):
-                self._refuse("not", f"with the constant {json_text(value)}")
-
     def _check_blockers(self, flat: Flat, kind: str) -> None:
         for keyword, path, blocked in flat.blockers:
             if blocked == kind:
@@ -202,9 +179,6 @@ class _Builder:
                     keyword=keyword,
                     path=path,
                 )
-
-    def _refuse(self, keyword: str, why: str) -> None:
-        raise ConstraintError(f"{keyword!r} {why} can't be enforced exactly", keyword=keyword)
 
 
 def _numbers(flat: Flat) -> list[Kind]:

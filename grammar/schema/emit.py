@@ -38,6 +38,7 @@ __all__ = ["write_grammar"]
 
 _MAX_UNIQUE = 60
 _MAX_COUNT_RULES = 20_000
+_MAX_BEFORE = 100
 
 
 def write_grammar(model: Model, *, whitespace: bool) -> str:
@@ -113,9 +114,9 @@ class _Writer:
         t = self._terminals
         if kind.unique:
             return self._unique(kind)
-        if kind.contains is not None:
-            return f"{t.open_array} {self._containing(kind)} {t.close_array}"
         inner = self._rest(kind, len(kind.prefix))
+        if kind.contains is not None:
+            inner = self._containing(kind, self._name(kind.contains))
         for index in reversed(range(len(kind.prefix))):
             if kind.max_items is not None and index >= kind.max_items:
                 continue
@@ -139,25 +140,32 @@ class _Writer:
             return ""
         more = f"({self._terminals.comma} {item})"
         if started:
-            return more + _count(low, high)
-        row = f"{item} {more}{_count(max(low - 1, 0), None if high is None else high - 1)}"
+            return _repeat(more, low, high)
+        row = f"{item} {_repeat(more, max(low - 1, 0), None if high is None else high - 1)}"
         return row if low else f"({row})?"
 
-    def _containing(self, kind: Arrays) -> str:
-        if kind.contains is None or kind.rest is None:
-            raise AssertionError("contains needs items")
-        item, hit, comma = self._name(kind.rest), self._name(kind.contains), self._terminals.comma
+    def _containing(self, kind: Arrays, hit: str) -> str:
+        """The items after the prefix, of which one is a `hit`: by how many stand before it."""
+        if kind.rest is None:
+            raise AssertionError("an array of limited length has no items to search")
+        done = len(kind.prefix)
+        comma = self._terminals.comma
+        behind = f"({comma} {self._name(kind.rest)})"
+        # Where nothing stands before them, items have their comma behind them up to the hit.
+        item = behind if done else f"({self._name(kind.rest)} {comma})"
+        lead = f"{comma} {hit}" if done else hit
+        low, high = max(kind.min_items - done, 1), kind.max_items
+        high = None if high is None else high - done
+        last = low - 1 if high is None else high - 1
+        if last > _MAX_BEFORE:
+            raise ConstraintError("'contains' with such bounds on the items can't be enforced")
         options = []
-        last = kind.min_items - 1 if kind.max_items is None else kind.max_items - 1
-        for before in range(max(last, 0) + 1):
-            low = max(kind.min_items - 1 - before, 0)
-            high = None if kind.max_items is None else kind.max_items - 1 - before
+        for before in range(last + 1):
             # Without an upper bound the last row takes any greater number before the hit, too.
-            more = _count(before, before if kind.max_items is not None or before < last else None)
-            lead = f"({item} {comma}){more}" if more != "{0}" else ""
-            options.append(f"{lead} {hit} ({comma} {item}){_count(low, high)}")
-        if len(options) > 200:
-            raise ConstraintError("'contains' with so high a maxItems can't be enforced")
+            most = None if high is None and before == last else before
+            room = None if high is None else high - 1 - before
+            after = _repeat(behind, max(low - 1 - before, 0), room)
+            options.append(f"{_repeat(item, before, most)} {lead} {after}")
         return "(" + " | ".join(options) + ")"
 
     def _unique(self, kind: Arrays) -> str:
@@ -290,11 +298,12 @@ class _Writer:
         return self._row(others, need, room, started=count > 0)
 
 
-def _count(low: int, high: int | None) -> str:
+def _repeat(text: str, low: int, high: int | None) -> str:
+    """`text` from `low` to `high` times; Lark has no zero as the upper count."""
+    if high == 0:
+        return ""
     if (low, high) == (0, None):
-        return "*"
-    if (low, high) == (1, None):
-        return "+"
+        return f"{text}*"
     if low == high:
-        return f"{{{low}}}"
-    return f"{{{low},{'' if high is None else high}}}"
+        return f"{text}{{{low}}}"
+    return f"{text}{{{low},{'' if high is None else high}}}"

@@ -162,8 +162,6 @@ def _open(choice: Choice, flat: Flat) -> Choice:
 def _contradicts(option: list[Step], flat: Flat) -> bool:
     trial = flat.copy()
     for step in option:
-        if isinstance(step, Presence) and step.denied(trial):
-            return True
         if not isinstance(step, Goal | Pending):
             step(trial)
     return not trial.settle()

@@ -45,10 +45,6 @@ class Presence:
         """Whether the flat says so already."""
         return self.name in (flat.required if self.present else flat.absent)
 
-    def denied(self, flat: Flat) -> bool:
-        """Whether the flat says the opposite."""
-        return self.name in (flat.absent if self.present else flat.required)
-
 
 def weak(_flat: Flat) -> None:
     """A step that marks an option as dispensable: a value that breaks a schema only by the

@@ -68,7 +68,41 @@ def literal(context: Context, steps: list[Step], _choices: list[Choice]) -> None
 def broken_literal(context: Context) -> Choice:
     """Not `enum`, not `const`."""
     values = _values(context)
-    return [[lambda flat: flat.exclude(values)]]
+    scalars = [value for value in values if not isinstance(value, list | dict)]
+    option: list[Step] = [lambda flat: flat.exclude(scalars)]
+    for index, value in enumerate(values):
+        if isinstance(value, list | dict):
+            other = _other_than(value)
+            number = context.document.variant(context.sub, f"{context.keyword} {index}", other)
+            option.append(context.goal(True, number))
+    return [option]
+
+
+def _other_than(value: Any) -> dict[str, Any]:
+    """A schema of all values but one container, part by part."""
+    size = len(value)
+    if isinstance(value, list):
+        options: list[Any] = [{"not": {"type": "array"}}, {"minItems": size + 1, "type": "array"}]
+        options += [{"type": "array", "maxItems": size - 1}] if size else []
+        options += [
+            {
+                "type": "array",
+                "minItems": index + 1,
+                "items": [*[{}] * index, {"not": {"enum": [item]}}],
+            }
+            for index, item in enumerate(value)
+        ]
+    else:
+        options = [
+            {"not": {"type": "object"}},
+            {"type": "object", "minProperties": size + 1},
+            *({"type": "object", "not": {"required": [name]}} for name in value),
+            *(
+                {"required": [name], "properties": {name: {"not": {"enum": [item]}}}}
+                for name, item in value.items()
+            ),
+        ]
+    return {"anyOf": options}
 
 
 def _within(span: Range, *kinds: str) -> Callable[[Flat], None]:

@@ -5,7 +5,7 @@ What lives here: how each is spelled, in the canonical form that phloem generate
 * a character of a string without pattern or format has all of JSON's spellings; with one of
   them, and in names, it has one: itself, or an escape where JSON demands it (`\\n`, `\\u0001`);
 * a character outside ASCII in a literal or a known name may also be a `\\u` escape;
-* whole numbers have no fraction and no exponent, bounded numbers no exponent;
+* numbers are written as numbers.py says;
 * white space is absent, or of at most 32 characters between two tokens.
 
 What does not live here: objects and arrays (emit.py).
@@ -20,6 +20,7 @@ from phloem.errors import ConstraintError
 from phloem.grammar.regex.emit import json_terminal
 from phloem.grammar.regex.nodes import ANY_CHAR, Alt, And, Node, Not, Rep, literal
 from phloem.grammar.schema.model import KeyClass, Numbers, Strings
+from phloem.grammar.schema.numbers import numerals
 from phloem.grammar.schema.values import number_text
 
 __all__ = ["Terminals"]
@@ -29,7 +30,6 @@ _UNIT = f"(?:[0-9A-CEFa-cef]{_HEX}{{3}}|[Dd][0-7]{_HEX}{{2}})"
 _PAIR = rf"[Dd][89ABab]{_HEX}{{2}}\\u[Dd][C-Fc-f]{_HEX}{{2}}"
 _CHAR = rf'(?:[^"\\\x00-\x1f]|\\(?:["\\\/bfnrt]|u(?:{_UNIT}|{_PAIR})))'
 _SPACE = r"[ \t\n\r]{0,32}"
-_FRACTION = r"/-?(0|[1-9][0-9]*)\.[0-9]*[1-9][0-9]*/"
 
 
 class Terminals:
@@ -38,6 +38,7 @@ class Terminals:
     def __init__(self, *, whitespace: bool) -> None:
         self._names: dict[str, str] = {}
         self._rules: dict[str, str] = {}
+        self._classes: dict[tuple[Node | None, tuple[str, ...]], str] = {}
         self._space = _SPACE if whitespace else ""
         self.comma = self._mark(",")
         self.open_object = self._mark("{", before=False)
@@ -67,12 +68,12 @@ class Terminals:
 
     def number(self, kind: Numbers) -> str:
         """A JSON number."""
+        if not kind.multiples:
+            whole, fractional = kind.whole, kind.fractional
+            return self._named(numerals(kind.range, whole=whole, fractional=fractional))
         if kind.fractional:
-            span = kind.range
-            if kind.multiples or span.low is not None or span.high is not None:
-                raise ConstraintError("numbers that must not be integers can't have bounds")
-            return self._named(_FRACTION)
-        # llguidance writes ranges and multiples of numbers itself.
+            raise ConstraintError("'multipleOf' for numbers that must not be integers")
+        # llguidance writes multiples itself.
         body: dict[str, object] = {"type": "integer" if kind.whole else "number"}
         for bound, is_open, plain, exclusive in (
             (kind.range.low, kind.range.low_open, "minimum", "exclusiveMinimum"),
@@ -80,8 +81,7 @@ class Terminals:
         ):
             if bound is not None:
                 body[exclusive if is_open else plain] = bound
-        if kind.multiples:
-            body["multipleOf"] = kind.multiples[0]
+        body["multipleOf"] = kind.multiples[0]
         fields = ", ".join(
             f'"{name}": ' + (json.dumps(value) if isinstance(value, str) else number_text(value))  # type: ignore[arg-type]
             for name, value in body.items()
@@ -98,12 +98,14 @@ class Terminals:
 
     def key_class(self, kind: KeyClass) -> str:
         """The name of any other member with its colon."""
-        parts: list[Node] = [] if kind.language is None else [kind.language]
-        if kind.taken:
-            parts.append(Not(Alt(tuple(map(literal, kind.taken)))))
-        if not parts:
-            return self._named(f'/"{_CHAR}*"/ {self._colon()}')
-        return self._named(f"{_quoted(And(tuple(parts)))} {self._colon()}")
+        key = kind.language, tuple(sorted(kind.taken))
+        if key not in self._classes:
+            parts: list[Node] = [] if kind.language is None else [kind.language]
+            if kind.taken:
+                parts.append(Not(Alt(tuple(map(literal, key[1])))))
+            text = _quoted(And(tuple(parts))) if parts else f'/"{_CHAR}*"/'
+            self._classes[key] = self._named(f"{text} {self._colon()}")
+        return self._classes[key]
 
     def _colon(self) -> str:
         return f"/{self._space}:{self._space}/"
