@@ -37,9 +37,8 @@ class Gate:
         self.running = 0
         self.queued = 0
 
-    async def enter(self, timeout_s: float) -> Lease:
-        """Wait for a place. Raises `Overloaded` when the queue is full (at once), and
-        `DeadlineExceeded` when the time is up first."""
+    def check(self) -> None:
+        """Raise `Overloaded` if one more could neither run nor wait."""
         if self._slots.locked() and self.queued >= self._max_queued:
             raise Overloaded(
                 f"{self.running} requests are running and {self.queued} are waiting",
@@ -48,6 +47,11 @@ class Gate:
                 queued=self.queued,
                 retry_after_s=1 + self.queued // self._max_running,
             )
+
+    async def enter(self, timeout_s: float) -> Lease:
+        """Wait for a place. Raises `Overloaded` when the queue is full (at once), and
+        `DeadlineExceeded` when the time is up first."""
+        self.check()
         self.queued += 1
         try:
             async with asyncio.timeout(timeout_s):

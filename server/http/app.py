@@ -6,6 +6,7 @@ application (`serve.py`).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -22,6 +23,8 @@ from phloem.server.http.gatekeeper import OPEN_PATHS, Gatekeeper
 from phloem.server.http.replies import add_handlers
 from phloem.server.http.state import ServerState
 from phloem.server.openai import chat, completions, models
+from phloem.server.programs import catalog_routes, run_routes, start_routes
+from phloem.server.programs.manager import RunManager
 from phloem.server.sglang import generate, info
 
 __all__ = ["create_app"]
@@ -31,13 +34,16 @@ ROUTERS = (
     models.router,
     chat.router,
     completions.router,
+    catalog_routes.router,
+    start_routes.router,
+    run_routes.router,
     generate.router,
     info.router,
 )
 
 
-def create_app(state: ServerState) -> FastAPI:
-    """The application around `state`; its engine starts and stops with it."""
+def create_app(state: ServerState, manager: RunManager) -> FastAPI:
+    """The application around `state`; its engine and its runs start and stop with it."""
     app = FastAPI(
         title="phloem",
         version=version("phloem"),
@@ -50,6 +56,7 @@ def create_app(state: ServerState) -> FastAPI:
         redoc_url=None,
     )
     app.state.server = state
+    app.state.manager = manager
     add_handlers(app)
     for router in ROUTERS:
         app.include_router(router)
@@ -75,9 +82,14 @@ def _middleware(state: ServerState) -> list[Middleware]:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state: ServerState = app.state.server
+    manager: RunManager = app.state.manager
     state.engine.start()
+    recovering = asyncio.ensure_future(manager.recover())
     yield
     state.stopping = True
+    recovering.cancel()
+    await asyncio.wait({recovering})
+    await manager.stop()
     await state.engine.stop()
 
 

@@ -61,9 +61,13 @@ class Engine:
         log.info("model_ready", model=backend.capabilities.model)
         return backend
 
-    async def stop(self) -> None:
-        """Give the backend up; running steps end with `Cancelled`."""
+    async def wait(self) -> None:
+        """Wait until loading has ended, well or not."""
         if self._loading is not None:
             await asyncio.wait({self._loading})
+
+    async def stop(self) -> None:
+        """Give the backend up; running steps end with `Cancelled`."""
+        await self.wait()
         if self._backend is not None:
             await bridge.call(self._backend.aclose())

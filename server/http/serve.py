@@ -22,6 +22,10 @@ from phloem.server.http.app import create_app
 from phloem.server.http.engine import Engine
 from phloem.server.http.logs import configure_logs
 from phloem.server.http.state import ServerState, make_state
+from phloem.server.journal.store import Store
+from phloem.server.programs.catalog import Catalog, load_catalog
+from phloem.server.programs.manager import RunManager
+from phloem.server.programs.rows import Runs
 from phloem.server.settings import Settings
 
 __all__ = ["main", "uvicorn_server"]
@@ -36,18 +40,20 @@ def main(settings: Settings, make_backend: Callable[[], Backend] | None = None) 
     """
     configure_logs(settings)
     engine = Engine(make_backend or (lambda: registry.default("backend")))
+    catalog = load_catalog(settings.programs)
     state = make_state(settings, engine, registry.default("analyser"))
-    uvicorn_server(state).run()
+    uvicorn_server(state, catalog).run()
 
 
-def uvicorn_server(state: ServerState) -> uvicorn.Server:
-    """The web server around the application of `state`.
+def uvicorn_server(state: ServerState, catalog: Catalog) -> uvicorn.Server:
+    """The web server around the application of `state` and the programs of `catalog`.
 
     h11 parses, because it bounds the size of headers; httptools takes whatever comes.
     """
     settings = state.settings
+    manager = RunManager(state, catalog, Runs(Store(settings.journal), settings.keep_runs))
     config = uvicorn.Config(
-        create_app(state),
+        create_app(state, manager),
         host=settings.host,
         port=settings.port,
         loop="uvloop",

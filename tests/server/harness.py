@@ -9,7 +9,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +18,14 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from phloem.grammar.analyser import default_analyser
+from phloem.programs.api.function import Program
 from phloem.programs.protocol import Backend
 from phloem.runtime.embedded import EmbeddedBackend
 from phloem.runtime.model.tiny import tiny_model
 from phloem.server.http.engine import Engine
 from phloem.server.http.serve import uvicorn_server
 from phloem.server.http.state import ServerState, make_state
+from phloem.server.programs.catalog import Catalog
 from phloem.server.settings import load_settings
 
 
@@ -63,6 +65,20 @@ class Running:
         }
         return {name: value for name, value in (default | body).items() if value is not ...}
 
+    def run(self, program: str, **body: Any) -> httpx.Response:
+        """POST /v1/programs/{program}/runs."""
+        return self.client.post(f"/v1/programs/{program}/runs", json=body)
+
+    def settled(self, run: str, seconds: float = 20) -> dict[str, Any]:
+        """The run once it is over."""
+        until = time.monotonic() + seconds
+        while True:
+            found: dict[str, Any] = self.client.get(f"/v1/runs/{run}").json()
+            if found["status"] not in {"queued", "running"}:
+                return found
+            assert time.monotonic() < until, f"run {run} is still {found['status']}"
+            time.sleep(0.02)
+
     def metric(self, name: str, **labels: str) -> float:
         """The value of a series now."""
         text = self.client.get("/metrics").text
@@ -86,15 +102,17 @@ class Running:
 
 
 @contextmanager
-def serving(backend: Backend, **settings: Any) -> Iterator[Running]:
-    """Run a server on `backend` with these settings."""
+def serving(
+    backend: Backend, programs: Sequence[Program] = (), **settings: Any
+) -> Iterator[Running]:
+    """Run a server on `backend` with these programs and settings."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         state = make_state(
             load_settings(port=port, **settings), Engine(lambda: backend), default_analyser()
         )
-        server = uvicorn_server(state)
+        server = uvicorn_server(state, Catalog(programs))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

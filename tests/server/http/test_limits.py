@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -196,7 +195,7 @@ def test_a_slow_reader_is_cut_off_and_its_place_is_free(start: Start) -> None:
             server.url,
             json=server.chat_body(
                 max_tokens=3000, ignore_eos=True, stream=True, logprobs=True, top_logprobs=20
-            ),  # fmt: skip
+            ),
         ).content
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

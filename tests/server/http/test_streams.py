@@ -41,27 +41,22 @@ def test_a_queued_stream_has_headers_and_heartbeats(start: Start) -> None:
 
 
 def test_pieces_arrive_one_by_one() -> None:
-    """Each token is on the wire before the next is made."""
+    """Each token is on the wire before all others are made."""
     made: list[int] = []
-    taken: list[int] = []
-    turn = asyncio.Event()
 
     async def gate() -> None:
         made.append(1)
-        # Let the web server's loop send what there is; the reader below counts as it reads.
+        # Time for the web server's loop to send what there is.
         await asyncio.sleep(0.02)
 
-    backend = ScriptedBackend(["abcdefgh"], gate=gate)
-    with serving(backend) as server:
+    with serving(ScriptedBackend(["abcdefgh"], gate=gate)) as server:
         body = server.chat_body(stream=True)
         with server.client.stream("POST", "/v1/chat/completions", json=body) as reply:
-            for line in reply.iter_lines():
-                if '"content":"' in line and "role" not in line:
-                    taken.append(len(made))
+            pieces = (line for line in reply.iter_lines() if '"content":"' in line)
+            taken = [len(made) for line in pieces if "role" not in line]
     assert len(taken) == 8
     assert taken[0] < 4
     assert taken == sorted(taken)
-    del turn
 
 
 async def send_all(source: AsyncGenerator[bytes, None], **settings: Any) -> list[dict[str, Any]]:

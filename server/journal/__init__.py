@@ -1,0 +1,1 @@
+"""The record of runs on disk: what was asked, every effect, and how it ended."""

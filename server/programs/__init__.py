@@ -1,0 +1,1 @@
+"""Programs over HTTP: what is registered, runs and their events, batches, graphs."""

@@ -1,0 +1,54 @@
+"""A run's events as server-sent events.
+
+What lives here: the wire form and where a reader begins. What does not: the events themselves
+(`phloem/programs/events.py`).
+
+The name of an event is its type; its id is ATTEMPT-NUMBER. A reader that comes back with
+`Last-Event-ID` gets what follows it, no less and no more. After a restart of the server the
+run's attempt is another one, whose events are told from the first: they repeat what the record
+holds, so a reader with an id of an earlier attempt begins anew.
+The last events are "error", if it failed, and "done" with the run as GET shows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncGenerator
+
+from phloem.server.error_map import error_object
+from phloem.server.http.sse import EventStream, event
+from phloem.server.programs.live import LiveRun
+from phloem.server.programs.manager import RunManager
+
+__all__ = ["event_stream", "first_event"]
+
+
+def first_event(last_event_id: str | None, attempt: int) -> int:
+    """The number of the event to begin with."""
+    seen, _, number = (last_event_id or "").partition("-")
+    if not (seen.isdecimal() and number.isdecimal()) or int(seen) != attempt:
+        return 0
+    return int(number) + 1
+
+
+def event_stream(live: LiveRun, manager: RunManager, start: int, *, owned: bool) -> EventStream:
+    """The events from number `start` on. `owned`: the run ends when the reader goes away."""
+    stream = EventStream(
+        _events(live, start, owned),
+        manager.state.settings,
+        lambda error: [event(json.dumps(error_object(error)["error"]), name="error")],
+    )
+    stream.headers["x-run-id"] = live.row.id
+    return stream
+
+
+async def _events(live: LiveRun, start: int, owned: bool) -> AsyncGenerator[bytes, None]:
+    attempt = live.row.attempt
+    try:
+        async with contextlib.aclosing(live.follow(start)) as events:
+            async for number, name, data in events:
+                yield event(data, name=name, id=f"{attempt}-{number}")
+    finally:
+        if owned:
+            live.cancel("client")

@@ -1,0 +1,259 @@
+"""Runs from their request to their end, and from one server to the next.
+
+What lives here: `RunManager`: starting, watching, resuming. What does not: HTTP, and the run
+itself (it happens on the engine's loop, see `programs/executor`).
+
+A background run is on disk before its 202. When the server stops, background runs keep their
+status and go on at the next start; others become "interrupted", which their clients may resume.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import structlog
+
+from phloem.errors import Cancelled, Overloaded, PhloemError, where_of
+from phloem.programs.api.start import Started, prepare
+from phloem.programs.executor.loop import submit
+from phloem.programs.executor.values import show
+from phloem.server.error_map import error_object, outcome_of
+from phloem.server.http.admission import Lease
+from phloem.server.http.state import ServerState
+from phloem.server.journal.recording import JournalRecord, StoredEffect, read_effects
+from phloem.server.programs.catalog import Catalog, Registered
+from phloem.server.programs.changes import changes
+from phloem.server.programs.live import LiveRun
+from phloem.server.programs.rows import RunRow, Runs
+
+__all__ = ["RunManager"]
+
+log = structlog.get_logger("phloem.server")
+
+
+class RunManager:
+    """The runs of a server."""
+
+    def __init__(self, state: ServerState, catalog: Catalog, runs: Runs) -> None:
+        self.state = state
+        self.catalog = catalog
+        self.runs = runs
+        self.live: dict[str, LiveRun] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- starting
+
+    async def start(
+        self, registered: Registered, row: RunRow, effects: Sequence[StoredEffect] = ()
+    ) -> LiveRun:
+        """Start a run from its beginning, or from the effects of another. Returns once the
+        run is on disk. Raises for bad arguments and a full queue, before anything is kept."""
+        gate = self.state.gate
+        gate.check()
+        record = JournalRecord.load(row.id, self.runs.store, effects, row.seed)
+        started = self._prepare(registered, row, record)
+        try:
+            await asyncio.wrap_future(self.runs.insert(row))
+            if effects:
+                await asyncio.wrap_future(record.rewrite(effects))
+        except PhloemError:
+            started.coroutine.close()
+            raise
+        return self._launch(row, started)
+
+    async def resume(self, row: RunRow, *, repeat_unfinished: bool = False) -> LiveRun:
+        """Go on with a run that is not over. A run of another program or model becomes
+        stale. Raises `Overloaded` while the model loads."""
+        differences = self.differences(row)
+        if differences:
+            row.status, row.finished_at = "stale", time.time()
+            row.result = {"changed": differences}
+            await asyncio.wrap_future(self.runs.finish(row, []))
+            live = LiveRun(row)
+            live.close()
+            return live
+        row.attempt += 1
+        row.status, row.finished_at, row.error, row.result = "queued", None, None, None
+        await asyncio.wrap_future(
+            self.runs.update(
+                row.id, status="queued", attempt=row.attempt, finished_at=None, error=None,
+                result=None,
+            )
+        )  # fmt: skip
+        effects = await asyncio.to_thread(read_effects, self.runs.store, row.id)
+        record = JournalRecord.load(row.id, self.runs.store, effects, row.seed)
+        if repeat_unfinished:
+            record.unfinished.clear()
+        return self._launch(row, self._prepare(self.catalog.get(row.program), row, record))
+
+    def differences(self, row: RunRow) -> list[str]:
+        """Why a run can't go on with what is loaded now; empty if it can."""
+        if row.program not in self.catalog:
+            return [f"the program {row.program} is not registered"]
+        registered = self.catalog.get(row.program)
+        found = []
+        if row.fingerprint != self.state.engine.backend.capabilities.fingerprint:
+            found.append("the model is another one")
+        if row.program_hash != registered.hash:
+            found += changes(row.graph, registered.program.graph.describe())
+        return found
+
+    def _prepare(self, registered: Registered, row: RunRow, record: JournalRecord) -> Started:
+        settings: dict[str, Any] = {
+            "backend": self.state.engine.backend,
+            "retriever": self.state.retriever,
+            "record": record,
+            "seed": row.seed,
+            "deadline": row.options.get("deadline_s"),
+            "token_budget": row.options.get("token_budget"),
+            "namespace": row.caller if self.state.settings.isolate_keys else "",
+        }
+        arguments = registered.parse(row.args)
+        started = prepare(registered.program, (), {**settings, **arguments})
+        started.run.id = row.id
+        started.run.trace_id = row.trace_id
+        return started
+
+    def _launch(self, row: RunRow, started: Started) -> LiveRun:
+        live = LiveRun(row)
+        self.live[row.id] = live
+        task = asyncio.ensure_future(self._watch(live, started))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return live
+
+    # --- watching
+
+    async def _watch(self, live: LiveRun, started: Started) -> None:
+        """From the queue to the end; whatever happens, the run's end is kept and told."""
+        arrived = time.monotonic()
+        try:
+            lease = await self._place(live)
+        except PhloemError as refused:
+            started.coroutine.close()
+            await self._end(live, started, refused, arrived)
+            return
+        try:
+            error = await self._run(live, started)
+        finally:
+            lease.release()
+        await self._end(live, started, error, arrived)
+
+    async def _place(self, live: LiveRun) -> Lease:
+        """A place at the engine. A run that was acknowledged waits as long as it takes."""
+        waiting = asyncio.ensure_future(self._enter(live))
+        live.on_cancel(waiting.cancel)
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if live.cancelled_by is None:
+                raise
+            raise cancelled(live) from None
+
+    async def _enter(self, live: LiveRun) -> Lease:
+        limit = live.row.options.get("deadline_s") or self.state.settings.request_timeout_s
+        while True:
+            try:
+                return await self.state.gate.enter(limit)
+            except Overloaded as error:
+                if not live.row.background:
+                    raise
+                await asyncio.sleep(error.details["retry_after_s"])
+
+    async def _run(self, live: LiveRun, started: Started) -> BaseException | None:
+        """Do it; returns what ended it early, if anything did."""
+        live.row.status = "running"
+        future = submit(started.coroutine)
+        live.on_cancel(future.cancel)
+        async for event in started.run.feed:
+            live.put(event.type, event.to_json())
+        await asyncio.wait({asyncio.wrap_future(future)})
+        error = started.run.error
+        if error is not None and live.cancelled_by is not None:
+            return cancelled(live)
+        return error
+
+    async def _end(
+        self, live: LiveRun, started: Started, error: BaseException | None, arrived: float
+    ) -> None:
+        row, run = live.row, started.run
+        live.error = error
+        keep_going = live.cancelled_by == "server" and row.background
+        if not keep_going:
+            row.finished_at = time.time()
+            row.status = _status(live, error)
+            row.result = _result(started)
+            row.error = error_object(error)["error"] if error is not None else None
+        if error is not None:
+            live.put("error", error_object(error)["error"])
+        live.put("done", row.reply().model_dump())
+        outcome = "stop" if error is None else outcome_of(error)
+        self.state.metrics.count("run", outcome, run.usage, time.monotonic() - arrived)
+        place = where_of(error) if error is not None else None
+        log.info(
+            "run", run=row.id, program=row.program, status=row.status, attempt=row.attempt,
+            trace_id=row.trace_id, error=type(error).__name__ if error else None,
+            node=place.node if place else None, line=place.line if place else None,
+        )  # fmt: skip
+        if not keep_going:
+            try:
+                await asyncio.wrap_future(self.runs.finish(row, live.events))
+            except PhloemError as problem:
+                log.error("run_not_kept", run=row.id, reason=problem.message)
+        live.close()
+        self.live.pop(row.id, None)
+
+    # --- the server's life
+
+    async def recover(self) -> None:
+        """Go on with what the last server left, once the model is there."""
+        await self.state.engine.wait()
+        if not self.state.engine.loaded:
+            return
+        for row in await asyncio.to_thread(self.runs.unfinished):
+            if row.background:
+                live = await self.resume(row)
+                log.info("run_recovered", run=row.id, status=live.row.status, attempt=row.attempt)
+            else:
+                await asyncio.wrap_future(
+                    self.runs.update(row.id, status="interrupted", finished_at=time.time())
+                )
+
+    async def stop(self) -> None:
+        """End all runs; those in the background are resumed by the next server."""
+        for live in list(self.live.values()):
+            live.cancel("server")
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self.runs.store.close()
+
+
+def cancelled(live: LiveRun) -> PhloemError:
+    """The error of a run that was ended early."""
+    from_server = live.cancelled_by == "server"
+    return Cancelled(
+        "the server is stopping" if from_server else "the run was cancelled",
+        hint="resume it when the server is back" if from_server else None,
+    )
+
+
+def _status(live: LiveRun, error: BaseException | None) -> Any:
+    if error is None:
+        return "succeeded"
+    return {"client": "cancelled", "server": "interrupted", None: "failed"}[live.cancelled_by]
+
+
+def _result(started: Started) -> dict[str, Any]:
+    state = started.state
+    branch = state._branch
+    return {
+        "value": show(started.run.value),
+        "variables": {name: show(value) for name, value in state.variables().items()},
+        "text": branch.transcript.text(),
+        "messages": branch.transcript.messages(),
+        "usage": asdict(started.run.usage),
+    }

@@ -1,0 +1,47 @@
+"""Programs that the tests of runs serve."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import phloem as ph
+
+
+@ph.function
+def story(s: ph.State, topic: str, length: Literal["short", "long"] = "short") -> str:
+    """Tell a story."""
+    s += ph.system("Tell stories.")
+    s += ph.user(topic)
+    s += ph.assistant(ph.gen("title", max_tokens=6, temperature=0))
+    s += ph.user("Go on.")
+    s += ph.assistant(ph.gen("body", max_tokens=12, temperature=0))
+    return f"{length}: {s['title']}"
+
+
+@ph.function
+def broken(s: ph.State, key: str) -> str:
+    """Fails in the user's own code after a step."""
+    s += "Say: " + ph.gen("word", max_tokens=3, temperature=0)
+    return {"known": "value"}[key]
+
+
+@ph.function
+def endless(s: ph.State) -> None:
+    """Generates until it is stopped."""
+    s += "Go: "
+    for _ in range(1000):
+        s += ph.gen("more", max_tokens=3000, ignore_eos=True, temperature=0)
+
+
+@ph.function
+def branches(s: ph.State, count: int) -> list[str]:
+    """Forks, and gathers what the branches say."""
+    s += "Begin."
+    forks = s.fork(count)
+    for number, fork in enumerate(forks):
+        fork += f" Say {number}: " + ph.gen("said", max_tokens=4, temperature=0)
+    forks.join()
+    return s["said"]
+
+
+PROGRAMS = [story, broken, endless, branches]
