@@ -96,6 +96,8 @@ class Searching:
         if not isinstance(found, Mapping) or not isinstance(found.get("hits"), list):
             raise not_json(self._cluster.caller.address, reply.status, reply.body)
         fields = self._cluster.fields
+        if not all(isinstance(hit, Mapping) for hit in found["hits"]):
+            raise not_json(self._cluster.caller.address, reply.status, reply.body)
         hits = tuple(hit_of(hit, fields, query.index) for hit in found["hits"])
         causes = partial_causes(reply.body)
         if not hits and not causes:

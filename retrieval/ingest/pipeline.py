@@ -17,7 +17,7 @@ from pathlib import Path
 from phloem.errors import IndexNotFound, RetrievalError
 from phloem.retrieval.base import AddReport, Document, Index
 from phloem.retrieval.documents import fingerprint, in_batches
-from phloem.retrieval.filters import Term
+from phloem.retrieval.filters import Terms
 from phloem.retrieval.ingest.chunks import CHUNK, Chunking, chunks_of
 from phloem.retrieval.ingest.readers import SourceFile, find_files, read_file
 from phloem.retrieval.ingest.sources import UnreadableSource
@@ -29,7 +29,7 @@ _BATCH = 256
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an ingestion is. `bytes_done` of `bytes_total` have been read and stored."""
+    """How far an ingestion is. `bytes_done` of `bytes_total` have been read."""
 
     file: str = ""
     files_done: int = 0
@@ -69,15 +69,14 @@ async def add_files(
 ) -> IngestReport:
     """Add the files in `paths` to `index`, which is made if it does not exist.
 
-    `progress` is called in the event loop after every batch. A file or record that can't be
-    read, and a document that is refused, are in the report and stop nothing. If the index
-    itself fails, its `RetrievalError` is raised; what was stored stays, and the same call goes
-    on from there.
+    `progress` is called in the event loop after every file and batch. A file or record that
+    can't be read, and a document that is refused, are in the report and stop nothing. If the
+    index itself fails, its `RetrievalError` is raised; what was stored stays, and the same call
+    goes on from there.
     """
     files = await asyncio.to_thread(find_files, paths)
     run = _Run(store, index, chunking or Chunking(), progress, files)
-    for file in files:
-        await run.add(file)
+    await run.add_all(files)
     return IngestReport(run.state, tuple(run.failed))
 
 
@@ -100,13 +99,11 @@ async def rebuild_from_files(
 
     def documents() -> Iterator[Document]:
         for file in files:
-            for doc, read in run.documents(file):
+            for doc, _ in run.documents(file):
                 if isinstance(doc, UnreadableSource):
                     raise doc
-                run.state = replace(run.state, bytes_done=run.bytes_before + read)
                 yield doc
-            run.finish(file)
-            loop.call_soon_threadsafe(run.report)
+            loop.call_soon_threadsafe(run.finish, file)
 
     stored = await store.rebuild(documents(), index=index)
     run.state = replace(run.state, added=stored.added, failed=len(stored.failed))
@@ -115,7 +112,11 @@ async def rebuild_from_files(
 
 
 class _Run:
-    """One ingestion under way."""
+    """One ingestion under way.
+
+    Documents of several files travel in one batch; the files that end in a batch are settled
+    (what they no longer have is removed) when it is stored.
+    """
 
     def __init__(
         self,
@@ -133,6 +134,9 @@ class _Run:
         self._chunking = chunking
         self._progress = progress
         self._began = time.monotonic()
+        self._pending: dict[str, Document] = {}
+        self._ids: dict[str, set[str]] = {}
+        self._index_is_new = False
 
     def documents(self, file: SourceFile) -> Iterator[tuple[Document | UnreadableSource, int]]:
         """The chunks of `file`, or what is wrong with a record, and the bytes read so far."""
@@ -143,42 +147,40 @@ class _Run:
             for doc in chunks_of(source, self._chunking):
                 yield doc, source.read_bytes
 
-    async def add(self, file: SourceFile) -> None:
-        """Store what is new in `file`, and remove what it no longer has."""
-        self.state = replace(self.state, file=file.name)
-        ids: set[str] = set()
-        was_there = False
-        batches = in_batches(self.documents(file), _BATCH)
-        try:
-            while batch := await asyncio.to_thread(lambda: next(batches, None)):
-                was_there |= await self._add_batch(batch, ids)
-        except UnreadableSource as error:
-            self._fail(file.name, str(error))
-            return
-        finally:
-            self.finish(file)
-            self.report()
-        if was_there:
-            await self._remove_stale(file, ids)
-
-    async def _add_batch(
-        self, batch: list[tuple[Document | UnreadableSource, int]], ids: set[str]
-    ) -> bool:
-        """Returns whether the index held any of the batch's documents before."""
-        docs = {}
-        for doc, read in batch:
-            if isinstance(doc, UnreadableSource):
-                self._fail(doc.message.partition(": ")[0], str(doc))
-            elif doc.id in ids:
-                self._fail(doc.id, "another document of the same file has this id")
+    async def add_all(self, files: list[SourceFile]) -> None:
+        """Store what is new in `files`, and remove what they no longer have."""
+        for file in files:
+            ids: set[str] = set()
+            try:
+                await self._add(file, ids)
+            except UnreadableSource as error:
+                self._fail(file.name, str(error))
             else:
-                docs[doc.id] = doc
-                ids.add(doc.id)
-                self.state = replace(self.state, bytes_done=self.bytes_before + read)
-        try:
-            known = await self._store.fingerprints(docs, index=self._index)
-        except IndexNotFound:
-            known = {}
+                self._ids[file.name] = ids
+            self.finish(file)
+        await self._flush()
+
+    async def _add(self, file: SourceFile, ids: set[str]) -> None:
+        batches = in_batches(self.documents(file), _BATCH)
+        while batch := await asyncio.to_thread(lambda: next(batches, None)):
+            for doc, read in batch:
+                if isinstance(doc, UnreadableSource):
+                    self._fail(doc.message.partition(": ")[0], str(doc))
+                elif doc.id in ids or doc.id in self._pending:
+                    self._fail(doc.id, f"another document of {file.name} or before has this id")
+                else:
+                    self._pending[doc.id] = doc
+                    ids.add(doc.id)
+                    self.state = replace(
+                        self.state, file=file.name, bytes_done=self.bytes_before + read
+                    )
+            if len(self._pending) >= _BATCH:
+                await self._flush()
+
+    async def _flush(self) -> None:
+        """Store the pending documents that are new, and settle the files that have ended."""
+        docs, self._pending = self._pending, {}
+        known = await self._fingerprints(docs)
         new = [doc for doc in docs.values() if known.get(doc.id) != fingerprint(doc)]
         if new:
             report = await self._stored(new)
@@ -189,8 +191,19 @@ class _Run:
                 failed=self.state.failed + len(report.failed),
             )
         self.state = replace(self.state, unchanged=self.state.unchanged + len(docs) - len(new))
+        ended, self._ids = self._ids, {}
+        if ended and not self._index_is_new:
+            await self._remove_stale(ended)
         self.report()
-        return bool(known)
+
+    async def _fingerprints(self, ids: Iterable[str]) -> dict[str, str]:
+        if self._index_is_new:
+            return {}
+        try:
+            return await self._store.fingerprints(ids, index=self._index)
+        except IndexNotFound:
+            self._index_is_new = True
+            return {}
 
     async def _stored(self, docs: list[Document]) -> AddReport:
         try:
@@ -202,17 +215,18 @@ class _Run:
             )
             raise
 
-    async def _remove_stale(self, file: SourceFile, ids: set[str]) -> None:
-        of_file = Term(f"{CHUNK}.source", file.name)
-        there = await self._store.ids(index=self._index, filter=of_file)
-        stale = [id_ for id_ in there if id_ not in ids]
+    async def _remove_stale(self, ended: dict[str, set[str]]) -> None:
+        """Remove documents that came from the files `ended` and are no longer in them."""
+        of_files = Terms(f"{CHUNK}.source", tuple(ended))
+        there = await self._store.ids(index=self._index, filter=of_files)
+        kept = set().union(*ended.values())
+        stale = [id_ for id_ in there if id_ not in kept]
         if stale:
             removed = await self._store.delete(stale, index=self._index)
             self.state = replace(self.state, removed=self.state.removed + removed)
-            self.report()
 
     def finish(self, file: SourceFile) -> None:
-        """The file is done, whatever became of it."""
+        """The file has been read, whatever became of it."""
         self.bytes_before += file.bytes
         self.state = replace(
             self.state,
@@ -220,6 +234,7 @@ class _Run:
             files_done=self.state.files_done + 1,
             bytes_done=self.bytes_before,
         )
+        self.report()
 
     def report(self) -> None:
         """Tell the caller how far this is."""
