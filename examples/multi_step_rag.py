@@ -3,32 +3,35 @@
     phloem index add examples/handbook --index handbook
     phloem run examples/multi_step_rag.py --user-query "..." --temperature 0 --trace
 
-The first argument of `gen` names a prompt template; other keyword arguments are its variables.
+The first argument of `gen` names a prompt template, which sees the program's arguments and the
+step's other keyword arguments.
 """
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from phloem import function, gen, retrieve
 
 
 class Answer(BaseModel):
-    """What the agent says, the numbers of the passages it used, and how sure it is."""
+    """One sentence, the numbers of the passages it rests on, and how sure the agent is."""
 
-    answer: str = Field(max_length=300)
-    sources: list[int] = Field(max_length=4)
+    model_config = ConfigDict(extra="forbid")
+
+    answer: str = Field(pattern=r"^[A-Z][^.]{10,160}\.$")
+    sources: list[int] = Field(min_length=1, max_length=4)
     confidence: Literal["low", "medium", "high"]
 
 
 PROMPTS = {
-    "classify_intent": (
-        "A customer of Fernwood Software writes: {{ user_query }}\n"
-        "Does the answer need the handbook (query_knowledge) or not (smalltalk)?"
+    "system": "You are a support agent of Fernwood Software. Answer from the handbook.",
+    "classify_intent": "{{ user_query }}\n\nDo you have to look this up in the handbook?",
+    "answer_with_docs": (
+        "{{ docs }}\n\nUse the passages. Answer in one short sentence: {{ user_query }}"
     ),
-    "answer_with_docs": "{{ docs }}\n\nAnswer as JSON: {{ user_query }}",
     "verdict": "Do the passages support this answer? Say yes or no, and why.",
-    "closing": "Write one friendly closing sentence to the customer.",
+    "closing": "Write a friendly closing sentence for the customer.",
     "default_reply": "Then answer in one friendly sentence.",
 }
 
@@ -36,17 +39,10 @@ PROMPTS = {
 @function(prompts=PROMPTS)
 def multi_step_rag(user_query: str):
     """Answer a customer's question from the handbook, then judge the answer."""
-    intent = gen(
-        "classify_intent",
-        user_query=user_query,
-        max_tokens=10,
-        choices=["query_knowledge", "smalltalk"],
-    )
+    intent = gen("classify_intent", max_tokens=10, choices=["query_knowledge", "smalltalk"])
     if intent == "query_knowledge":
         docs = retrieve(user_query, index="handbook", k=4)
-        answer = gen(
-            "answer_with_docs", docs=docs, user_query=user_query, schema=Answer, max_tokens=256
-        )
+        answer = gen("answer_with_docs", docs=docs, schema=Answer, max_tokens=256)
         gen("verdict", regex=r"(yes|no), because [a-z ,]{10,60}\.", max_tokens=40)
         gen("closing", max_tokens=48)
     else:

@@ -8,16 +8,18 @@ Every step continues the same session, so no step computes again what an earlier
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 import phloem as ph
 
 
 class Answer(BaseModel):
-    """What the agent says, the numbers of the passages it used, and how sure it is."""
+    """One sentence, the numbers of the passages it rests on, and how sure the agent is."""
 
-    answer: str = Field(max_length=300)
-    sources: list[int] = Field(max_length=4)
+    model_config = ConfigDict(extra="forbid")
+
+    answer: str = Field(pattern=r"^[A-Z][^.]{10,160}\.$")
+    sources: list[int] = Field(min_length=1, max_length=4)
     confidence: Literal["low", "medium", "high"]
 
 
@@ -38,7 +40,10 @@ def support(s, question: str):
     docs = ph.retrieve("docs", question, index="handbook", k=4)
 
     # 3. The answer, as JSON.
-    s += ph.user(f"{ph.passages(docs, max_tokens=600)}\n\nAnswer as JSON: {question}")
+    s += ph.user(
+        ph.passages(docs, max_tokens=600)
+        + f"\n\nUse the passages. Answer in one short sentence: {question}"
+    )
     s += ph.assistant(ph.gen("answer", schema=Answer, max_tokens=200))
 
     # 4. Is it any good?
@@ -46,6 +51,6 @@ def support(s, question: str):
     s += ph.assistant(ph.gen("verdict", regex=r"(yes|no), because [a-z ,]{10,60}\.", max_tokens=40))
 
     # 5. A friendly end.
-    s += ph.user("Write one friendly closing sentence to the customer.")
+    s += ph.user("Write a friendly closing sentence for the customer.")
     s += ph.assistant(ph.gen("closing", max_tokens=48))
     return s["answer"]

@@ -26,7 +26,7 @@ def report(error: PhloemError | UserCodeError) -> None:
         message, hint = cause.message, cause.hint
     else:
         message = f"{type(cause).__name__}: {cause}"
-        hint = "the program itself raised this; --debug shows the traceback"
+        hint = "this is no error that phloem explains; --debug shows the traceback"
     text = Text.assemble(("error: ", "bold red"), message)
     if hint:
         text.append("\n  hint: ", style="bold").append(hint)

@@ -44,6 +44,7 @@ class Transcript:
         """End an open line."""
         if self._open is not None:
             self._console.print()
+            self._console.file.flush()
             self._open = None
 
     def _text(self, path: str, name: str | None, text: str) -> None:
