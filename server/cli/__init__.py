@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from phloem.errors import PhloemError
 from phloem.server.cli.app import app
-from phloem.server.cli.report import UserCodeError, report
+from phloem.server.cli.report import report
 
 __all__ = ["main"]
 
@@ -23,15 +23,15 @@ DEBUG = "--debug"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command that `arguments` (by default the process's own) name.
 
-    Always ends with `SystemExit`: code 0, 1 for an exception of the user's own code, 2 for
-    everything phloem can explain, 130 for an interrupt. With `--debug` anywhere, errors are
-    raised with their traceback instead.
+    Always ends with `SystemExit`: code 0, 2 for an error that phloem explains, 1 for any other
+    (an exception of the user's own code, or a bug), 130 for an interrupt. With `--debug`
+    anywhere, errors are raised with their traceback instead.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = DEBUG in given
     try:
         app([argument for argument in given if argument != DEBUG])
-    except (PhloemError, UserCodeError) as error:
+    except Exception as error:
         if debug:
             raise
         report(error)

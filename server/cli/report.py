@@ -1,7 +1,7 @@
 """How an error looks in a terminal: what is wrong, what to do, where it happened.
 
-What lives here: the rendering, and the wrapper that marks an exception as the user's own.
-What does not: which error is raised when (that is the other rooms' work).
+What lives here: the rendering. What does not: which error is raised when (that is the other
+rooms' work).
 """
 
 from __future__ import annotations
@@ -11,25 +11,20 @@ from rich.text import Text
 
 from phloem.errors import PhloemError, where_of
 
-__all__ = ["UserCodeError", "report"]
+__all__ = ["report"]
 
 
-class UserCodeError(Exception):
-    """An exception that the user's own code raised in a run; the cause is the original."""
-
-
-def report(error: PhloemError | UserCodeError) -> None:
+def report(error: Exception) -> None:
     """Write `error` to standard error as one message with its remedy and its place."""
-    cause = error.__cause__ if isinstance(error, UserCodeError) else error
-    assert cause is not None
-    if isinstance(cause, PhloemError):
-        message, hint = cause.message, cause.hint
+    hint: str | None
+    if isinstance(error, PhloemError):
+        message, hint = error.message, error.hint
     else:
-        message = f"{type(cause).__name__}: {cause}"
+        message = f"{type(error).__name__}: {error}"
         hint = "this is no error that phloem explains; --debug shows the traceback"
     text = Text.assemble(("error: ", "bold red"), message)
     if hint:
         text.append("\n  hint: ", style="bold").append(hint)
-    if where := where_of(cause):
+    if where := where_of(error):
         text.append("\n  where: ", style="bold").append(str(where))
     Console(stderr=True, soft_wrap=True, highlight=False).print(text)

@@ -12,11 +12,9 @@ from typing import Any
 
 from rich.console import Console
 
-from phloem.errors import PhloemError
 from phloem.programs.events import Event, RunFinished
 from phloem.server.cli.arguments import parse_arguments
 from phloem.server.cli.model import load_backend
-from phloem.server.cli.report import UserCodeError
 from phloem.server.cli.table import print_trace
 from phloem.server.cli.target import load_program
 from phloem.server.cli.transcript import Transcript
@@ -35,8 +33,8 @@ def run(
 ) -> None:
     """Run the program `target` with the arguments `words` and `pairs` (see `arguments.py`).
 
-    Raises `ConfigError` for wrong arguments before anything is loaded, the run's own
-    `PhloemError`, or `UserCodeError` around another exception that ended the run.
+    Raises `ConfigError` for wrong arguments before anything is loaded, and then whatever ends
+    the run.
     """
     program = load_program(target)
     arguments = parse_arguments(program.function, program.parameters, words, pairs)
@@ -61,10 +59,6 @@ def _watch(stream: Iterable[Event], transcript: Transcript | None) -> list[Event
             events.append(event)
             if transcript is not None:
                 transcript.show(event)
-    except PhloemError:
-        raise
-    except Exception as error:
-        raise UserCodeError(str(error)) from error
     finally:
         if transcript is not None:
             transcript.close()

@@ -12,9 +12,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from phloem.errors import ConfigError, PhloemError
+from phloem.errors import ConfigError
 from phloem.programs.api.function import Program
-from phloem.server.cli.report import UserCodeError
 
 __all__ = ["load_module", "load_program", "programs_in"]
 
@@ -22,8 +21,7 @@ __all__ = ["load_module", "load_program", "programs_in"]
 def load_program(target: str) -> Program:
     """The program that FILE:FUNCTION names; FILE alone will do if it holds one program.
 
-    Raises `ConfigError` naming what is missing and what is there, and `UserCodeError` for an
-    exception of the file's own code.
+    Raises `ConfigError` naming what is missing and what is there.
     """
     path, _, name = target.partition(":")
     programs = programs_in(load_module(Path(path)))
@@ -63,13 +61,9 @@ def load_module(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
-    except PhloemError:
-        raise
     except SyntaxError as error:
         raise ConfigError(
             f"{path} is not valid Python: {error.msg} (line {error.lineno})",
             hint="the line is in the file named, or in one it imports",
         ) from error
-    except Exception as error:
-        raise UserCodeError(str(path)) from error
     return module
