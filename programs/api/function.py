@@ -19,6 +19,7 @@ from phloem.errors import CompileError
 from phloem.programs import registry
 from phloem.programs.api import start
 from phloem.programs.api.batch import BatchOptions, raise_failures, run_rows
+from phloem.programs.api.replay import again
 from phloem.programs.api.state import ProgramState
 from phloem.programs.api.stream import EventStream
 from phloem.programs.api.templates import Templates
@@ -26,7 +27,10 @@ from phloem.programs.check import Finding
 from phloem.programs.compiler.build import Compiled, compile_function
 from phloem.programs.executor import loop
 from phloem.programs.executor.frame import Handle, current
+from phloem.programs.executor.record import Record
+from phloem.programs.executor.rewind import rewind
 from phloem.programs.graph import StateGraph
+from phloem.programs.identity import program_hash
 from phloem.programs.protocol import Backend
 
 __all__ = ["Program", "function"]
@@ -96,6 +100,12 @@ class Program:
         """The program's state graph."""
         return self.compiled.graph
 
+    def identity(self, *settings: str) -> str:
+        """The hash that decides whether a record is of this program: its code, the helpers it
+        reaches, its prompts, and `settings` (a model's fingerprint, retrieval settings)."""
+        prompts = {} if self.state_parameter is not None else self.templates.sources()
+        return program_hash(self.function, prompts, *settings)
+
     def check(self) -> list[Finding]:
         """What is wrong with the program, found without running it."""
         return start.check(self)
@@ -159,8 +169,10 @@ class Program:
 
         Keyword arguments that are parameters of the program are its arguments. All others are
         settings: the sampling arguments of `gen` (defaults for every step), `seed`, `backend`,
-        `retriever`, `deadline` (seconds), `token_budget`, `namespace`, `priority`, `record`,
-        and `stream=True`, with which the state is returned at once and read as it grows.
+        `retriever`, `deadline` (seconds), `token_budget`, `namespace`, `priority`, `step_cache`
+        (a mapping that keeps the results of greedy and seeded steps), `record=True` (see
+        `state.record()`), and `stream=True`, with which the state is returned at once and
+        read as it grows.
 
         Raises the program's own error, its type unchanged, with program, node, source line
         and trace id attached (`phloem.errors.where_of`). Inside another program it runs on a
@@ -191,6 +203,47 @@ class Program:
         """
         started = start.prepare(self, args, kwargs)
         return EventStream(started.state, loop.submit(started.coroutine))
+
+    def replay(self, record: Mapping[str, Any], *, changed: bool = False) -> ProgramState:
+        """Run the program again from the record of a run, with no engine and no services.
+
+        Raises `NonDeterminism`, naming the first difference, if the program asks for anything
+        that the record does not answer, or is another program (`changed=True` allows that).
+        """
+        return self._again(Record.from_json(record), "replay", {}, changed)
+
+    def resume(
+        self, record: Mapping[str, Any], *, changed: bool = False, **settings: Any
+    ) -> ProgramState:
+        """Run the program again, recorded effects answered from the record, and go on from its
+        end with an engine. Settings are those of `run`; sampling arguments must be the same."""
+        return self._again(Record.from_json(record), "resume", settings, changed)
+
+    def rewind(
+        self,
+        record: Mapping[str, Any],
+        at: tuple[str, int] | str,
+        *,
+        set: Mapping[str, Any] | None = None,  # noqa: A002 - says what it does
+        changed: bool = False,
+        **settings: Any,
+    ) -> ProgramState:
+        """Go on from an earlier effect: `at` is its address (branch path, sequence number) or
+        the name of its variable. `set` gives that variable another value first. What came
+        before is answered from the record, and its KV is reused where the cache has it."""
+        cut = rewind(Record.from_json(record), at, set or {})
+        return self._again(cut, "resume", settings, changed)
+
+    def _again(
+        self,
+        record: Record,
+        mode: Literal["replay", "resume"],
+        settings: Mapping[str, Any],
+        changed: bool,
+    ) -> ProgramState:
+        started = again(self, record, mode, settings, changed=changed)
+        loop.wait(loop.submit(started.coroutine))
+        return started.state
 
     def run_batch(
         self,

@@ -20,8 +20,10 @@ from phloem.programs.executor.branch import Branch
 from phloem.programs.executor.driver import drive_run
 from phloem.programs.executor.frame import Frame, Handle, current
 from phloem.programs.executor.machine import execute
+from phloem.programs.executor.record import Record
 from phloem.programs.executor.run import Run, Settings
 from phloem.programs.executor.sampling import RUN_OPTIONS, clean
+from phloem.programs.executor.values import encode
 from phloem.programs.nodes import Gen, Select
 from phloem.programs.protocol import Backend, Segment, Special, Text, Usage
 
@@ -62,6 +64,10 @@ class Startable(Protocol):
     @property
     def parameters(self) -> tuple[str, ...]:
         """Names of the parameters."""
+        ...
+
+    def identity(self) -> str:
+        """The hash that decides "same program"."""
         ...
 
     def bind_arguments(
@@ -113,15 +119,26 @@ def split(
     return own, sampling, settings, stream
 
 
-def prepare(program: Startable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Started:
-    """Everything checked and ready. Raises `CompileError` for bad arguments or settings."""
+def prepare(
+    program: Startable,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    record: Record | None = None,
+) -> Started:
+    """Everything checked and ready. `record` is one to answer from, and to go on writing.
+
+    Raises `CompileError` for bad arguments or settings.
+    """
     own, sampling, settings, stream = split(program, kwargs)
     bound = program.bind_arguments(args, own)
     if sampling.pop("n", None) not in {None, 1}:
         raise CompileError("run(n=) is not supported", hint="give gen(n=...) where it is meant")
     compiled = program.compiled
     shown = {name: bound.arguments[name] for name in program.parameters}
-    run = Run(program.name, shown, Settings(sampling=clean(sampling), **settings))
+    if settings.pop("record", False) and record is None:
+        record = Record(program=program.name, program_hash=program.identity())
+        record.args = {name: encode(value) for name, value in shown.items()}
+    run = Run(program.name, shown, Settings(sampling=clean(sampling), record=record, **settings))
     state = ProgramState(Branch(run))
     frame = _frame(program, run, state, bound)
     arguments = list(bound.arguments.values())

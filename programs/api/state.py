@@ -217,6 +217,17 @@ class ProgramState(Handle):
         """The run's trace id."""
         return self._branch.run.trace_id
 
+    def record(self) -> dict[str, Any]:
+        """The record of a run that was started with `record=True`, as plain JSON.
+
+        Raises `ProgramError` for any other run.
+        """
+        run = self._branch.run
+        if not run.recording:
+            raise ProgramError("this run was not recorded", hint="start it with record=True")
+        self._ready()
+        return run.record.to_json()
+
     # --- streaming
 
     def text_iter(self, var_name: str | None = None) -> Iterator[str]:

@@ -36,7 +36,7 @@ async def drive(function: Callable[[], T]) -> T:
         try:
             answer = await asked
         except BaseException as error:  # noqa: BLE001 - every outcome goes on to the waiter
-            asked = worker.throw(error)
+            asked = worker.throw(type(error), error, error.__traceback__)
         else:
             asked = worker.switch(answer)
     return asked  # type: ignore[no-any-return] # the greenlet's return value

@@ -53,5 +53,6 @@ def of_choice(
         ],
         "greedy_prefix": [choice.greedy_prefix for choice in scored.choices],
         "usage": asdict(scored.usage),
+        "timing": asdict(scored.timing),
         **decision.extra,
     }

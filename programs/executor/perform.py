@@ -11,7 +11,7 @@ from typing import Any
 
 from phloem.programs import effects as fx
 from phloem.programs.events import StepFailed, StepStarted
-from phloem.programs.executor import services, steps, text
+from phloem.programs.executor import choosing, services, steps, text
 from phloem.programs.executor.branch import Branch
 from phloem.programs.executor.run import Site
 
@@ -50,7 +50,7 @@ async def _ask(branch: Branch, effect: fx.Effect, site: Site) -> Any:
         case fx.Generate():
             return await steps.generate(branch, effect, site)
         case fx.Choose():
-            return await steps.choose(branch, effect, site)
+            return await choosing.choose(branch, effect, site)
         case fx.Search():
             early = branch.run.take_early(site.node, effect)
             return await services.search(branch, effect, site, early)

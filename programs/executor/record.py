@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from phloem.errors import JournalError, NonDeterminism
@@ -41,6 +41,8 @@ class Entry:
     node: str | None = None
     line: int | None = None
     session: tuple[int, tuple[int, ...]] | None = None
+    order: int = 0
+    """How many effects the run had recorded before this one, on all branches."""
 
 
 def digest(*parts: Any) -> str:
@@ -123,7 +125,7 @@ class Record:
     def add(self, path: str, entry: Entry) -> Address:
         """Keep a new effect's outcome; returns its address."""
         known = self.entries.setdefault(path, [])
-        known.append(entry)
+        known.append(replace(entry, order=sum(map(len, self.entries.values()))))
         self._next[path] = len(known)
         return (path, len(known) - 1)
 

@@ -11,7 +11,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -62,7 +62,7 @@ class Settings:
     namespace: str = ""
     priority: int = 0
     record: Record | None = None
-    step_cache: Any = None
+    step_cache: MutableMapping[str, Any] | None = None
 
 
 class Run:
@@ -74,7 +74,7 @@ class Run:
         self.program = program
         self.args = args
         self.settings = settings
-        self.record = settings.record or Record()
+        self.record = settings.record if settings.record is not None else Record()
         self.seed = self.record.seed(settings.seed, lambda: random.getrandbits(31))
         self.feed = Feed()
         self.usage = Usage()
@@ -85,7 +85,7 @@ class Run:
         self.branches: list[Any] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._early: dict[str, tuple[Search, asyncio.Task[Hits]]] = {}
-        self._backend: Backend | None = settings.backend
+        self._ready: Backend | None = None
         self._retriever: Retriever | None = settings.retriever
 
     @property
@@ -113,11 +113,10 @@ class Run:
         return None if seconds is None else self._started + seconds
 
     async def backend(self) -> Backend:
-        """The run's engine; the default one may take seconds to load, off the loop."""
-        if self._backend is None:
-            self._backend = await asyncio.to_thread(registry.default, "backend")
-        assert self._backend is not None
-        return self._backend
+        """The run's engine, loaded: that may take seconds, so it is done off the loop."""
+        if self._ready is None:
+            self._ready = await asyncio.to_thread(_load, self.settings.backend)
+        return self._ready
 
     async def retriever(self) -> Retriever:
         """The run's retriever."""
@@ -202,3 +201,10 @@ class Run:
     def with_settings(self, **changes: Any) -> Settings:
         """This run's settings with changes, for a program called inside it."""
         return replace(self.settings, **changes)
+
+
+def _load(backend: Backend | None) -> Backend:
+    loaded: Backend = registry.default("backend") if backend is None else backend
+    # An engine that loads when it is first asked for its abilities does so here.
+    _ = loaded.capabilities
+    return loaded

@@ -41,6 +41,8 @@ class Transcript:
     def add(self, text: str, *, markup: bool = False, content: str | None = None) -> None:
         """Append `text`. Chat markup is not content; `content` replaces it in the message."""
         self.pieces.append(text)
+        # Markup and text that spells it are different prompts.
+        self._hash.update(b"\0markup\0" if markup else b"\0text\0")
         self._hash.update(text.encode("utf-8", "surrogatepass"))
         if not markup:
             self.content.append(text if content is None else content)

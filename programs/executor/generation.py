@@ -1,0 +1,117 @@
+"""Asking the engine to generate: one stream, or several samples side by side.
+
+What lives here: abilities checked, retries and time limits applied, tokens passed on as events.
+What does not: what becomes of the result (`steps.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from phloem.errors import StepError, Unsupported
+from phloem.programs.effects import Generate
+from phloem.programs.events import Token
+from phloem.programs.executor.branch import Branch
+from phloem.programs.executor.limits import attempts, limited
+from phloem.programs.executor.reasoning import apart
+from phloem.programs.executor.run import Site
+from phloem.programs.protocol import SamplingParams, Session, StepResult, TokenEvent
+
+__all__ = ["ask"]
+
+
+async def ask(
+    branch: Branch, effect: Generate, params: SamplingParams, site: Site
+) -> list[StepResult]:
+    """The result of each sample. With several, the branch goes on with the first."""
+    session = await branch.session()
+    backend = await branch.run.backend()
+    if effect.constraint and effect.constraint.kind not in backend.capabilities.constraints:
+        raise Unsupported(
+            f"the engine of {backend.capabilities.model!r} can't enforce a "
+            f"{effect.constraint.kind} constraint",
+            hint="use an engine that can: the embedded one does all kinds",
+        )
+    what = f"the step {effect.name!r}"
+    if effect.n == 1:
+        stream = _Stream(branch, effect, params, site)
+        work = attempts(lambda: stream.collect(session), effect.retries, stream.may_retry)
+        return [await limited(work, effect.timeout, what)]
+    copies = await session.fork(effect.n)
+    seeds = [replace(params, seed=(params.seed or 0) + index) for index in range(effect.n)]
+    streams = [
+        _Stream(branch, effect, own, site, silent=index > 0) for index, own in enumerate(seeds)
+    ]
+    both = zip(streams, copies, strict=True)
+    try:
+        everything = asyncio.gather(*(stream.collect(copy) for stream, copy in both))
+        return await limited(everything, effect.timeout, what)
+    finally:
+        # The first sample is what the program goes on with.
+        for unused in [*copies[1:], session]:
+            await unused.close()
+        branch.adopt(copies[0])
+
+
+class _Stream:
+    """One attempt to generate: passes tokens on as events and keeps what was delivered."""
+
+    def __init__(
+        self,
+        branch: Branch,
+        effect: Generate,
+        params: SamplingParams,
+        site: Site,
+        *,
+        silent: bool = False,
+    ) -> None:
+        self._branch, self._effect, self._params, self._site = branch, effect, params, site
+        self._silent = silent
+        self._delivered: list[str] = []
+
+    def may_retry(self, error: Exception) -> bool:
+        """Text that readers have seen can't be taken back, so only a silent failure is retried."""
+        return getattr(error, "retryable", False) and not self._delivered
+
+    async def collect(self, session: Session) -> StepResult:
+        """The stream's result. What was delivered before a failure stays in the text."""
+        stream = session.generate(self._params, self._effect.constraint)
+        result: StepResult | None = None
+        try:
+            async for item in stream:
+                if isinstance(item, StepResult):
+                    result = item
+                else:
+                    self._pass_on(item)
+        finally:
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
+            if result is None and not self._silent:
+                self._branch.transcript.add("".join(self._delivered))
+        if result is None:
+            raise StepError(
+                f"the engine's stream for step {self._effect.name!r} ended without a result",
+                hint="the engine breaks its contract: see programs/protocol.py",
+            )
+        if not self._silent:
+            self._branch.transcript.add(
+                result.text, content=apart(result.text, self._effect.reasoning)[0]
+            )
+        return result
+
+    def _pass_on(self, item: TokenEvent) -> None:
+        if self._silent:
+            return
+        if item.text:
+            self._delivered.append(item.text)
+        self._branch.run.emit(
+            Token,
+            self._site,
+            self._branch.path,
+            name=self._effect.name,
+            text=item.text,
+            tokens=item.tokens,
+            forced=item.forced,
+        )
