@@ -8,14 +8,14 @@ on its engine. What does not: sessions (`embedded_session.py`), the engine (`eng
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
-from phloem.errors import Cancelled, ConfigError, Unsupported
+from phloem.errors import Cancelled, Unsupported
 from phloem.grammar.compiler import GrammarCompiler
 from phloem.programs.protocol import Backend, Capabilities, ChatFormat, Segment, Snapshot, Special
 from phloem.runtime.embedded_session import EmbeddedSession, Place, Services
@@ -37,7 +37,7 @@ _CPU_BYTES = 2 << 30
 _CPU_TOKENS = 65_536
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Loaded:
     model: LoadedModel
     services: Services
@@ -50,7 +50,8 @@ class EmbeddedBackend(Backend):
 
     `model` is a name, a path, or a model that is loaded already. `kv_tokens` sizes the KV pool
     (default: at most 65,536 tokens, 2 GB and a quarter of the free memory on a CPU; 80% of the
-    free memory on a CUDA device). The other settings are those of `EngineConfig`.
+    free memory on a CUDA device). The other settings are those of `EngineConfig`; one that is
+    out of its range raises `ConfigError`.
 
     The model is loaded by `start`, the first `open`, or the first look at `capabilities`,
     `chat` or `count`; errors are those of `load_model`. May be used from several event loops.
@@ -71,20 +72,10 @@ class EmbeddedBackend(Backend):
         prefix_cache: bool = True,
         jump_forward: bool = True,
     ) -> None:
-        if kv_tokens is not None and kv_tokens < page_size:
-            raise ConfigError(
-                f"kv_tokens is {kv_tokens}, less than one page of {page_size}",
-                hint="raise kv_tokens",
-            )
-        for name, value in (("page_size", page_size), ("max_running", max_running)):
-            if value < 1:
-                raise ConfigError(f"{name} is {value}; it must be 1 or more", hint=f"raise {name}")
-        if max_rows < 2:
-            raise ConfigError(f"max_rows is {max_rows}; it must be 2 or more", hint="raise it")
         self._model = model
         self._dtype, self._device = dtype, device
         self._settings = EngineConfig(
-            kv_tokens=kv_tokens or 0,
+            kv_tokens=kv_tokens,
             page_size=page_size,
             max_running=max_running,
             queue_limit=queue_limit,
@@ -198,7 +189,10 @@ class EmbeddedBackend(Backend):
             model = load_model(model, device=self._device, dtype=self._dtype)
         settings = self._settings
         vocabulary = Vocabulary(model.tokenizer, model.decoder.vocab_size, model.eos_ids)
-        engine = Engine(model.decoder, vocabulary, settings.with_pool(_pool(model.decoder)))
+        if settings.kv_tokens is None:
+            tokens = max(_pool(model.decoder), settings.page_size)
+            settings = dataclasses.replace(settings, kv_tokens=tokens)
+        engine = Engine(model.decoder, vocabulary, settings)
         compiler = GrammarCompiler(
             model.tokenizer.to_json(), vocabulary.size, sorted(model.eos_ids)
         )

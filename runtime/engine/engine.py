@@ -134,7 +134,8 @@ class Engine:
 
     def _enqueue(self, job: Job) -> None:
         state = self._state
-        if len(state.waiting) >= state.config.queue_limit:
+        free_places = max(0, state.config.max_running - len(state.running))
+        if len(state.waiting) >= state.config.queue_limit + free_places:
             state.stats.failed += 1
             job.deliver(Failed(_overloaded(state)))
             return

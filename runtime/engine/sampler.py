@@ -21,6 +21,9 @@ from phloem.programs.protocol import SamplingParams
 
 __all__ = ["Draw", "sample"]
 
+_GREEDY = 1e-5
+"""Below this temperature only the likeliest token has a chance, and divisions overflow."""
+
 _HEAD = 1024
 """Tokens sorted first for top_p; nearly always the nucleus lies among them."""
 
@@ -48,7 +51,7 @@ def sample(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
         if draw.allowed is not None:
             row.masked_fill_(~torch.from_numpy(draw.allowed).to(row.device), -torch.inf)
     tokens = logits.argmax(dim=-1)
-    drawn = [i for i, draw in enumerate(draws) if draw.params.temperature > 0]
+    drawn = [i for i, draw in enumerate(draws) if draw.params.temperature > _GREEDY]
     if drawn:
         index = torch.tensor(drawn, device=logits.device)
         tokens[index] = _draw(logits[index], [draws[i] for i in drawn])

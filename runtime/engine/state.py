@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from phloem.errors import Cancelled, EngineError, PhloemError
+from phloem.errors import Cancelled, ConfigError, EngineError, PhloemError
 from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.kv_pool import KVPool
 from phloem.runtime.engine.messages import Failed
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 class EngineConfig:
     """Limits of one engine.
 
-    `kv_tokens` is the size of the KV pool, rounded down to pages of `page_size` tokens; 0 stands
-    for a default that depends on the machine.
+    `kv_tokens` is the size of the KV pool, rounded down to pages of `page_size` tokens; None
+    stands for a default that depends on the machine.
     `max_running` bounds the jobs computed together, `queue_limit` those that wait.
     `max_rows` bounds the rows of one forward pass: longer prompts are computed in chunks,
     between which running streams go on. `pinned_share` bounds pinned prefixes, as a share of
@@ -39,7 +39,7 @@ class EngineConfig:
     dictated tokens one by one (the tokens are the same).
     """
 
-    kv_tokens: int = 0
+    kv_tokens: int | None = None
     page_size: int = 16
     max_running: int = 32
     queue_limit: int = 1024
@@ -48,9 +48,29 @@ class EngineConfig:
     prefix_cache: bool = True
     jump_forward: bool = True
 
-    def with_pool(self, kv_tokens: int) -> EngineConfig:
-        """With `kv_tokens` as the default."""
-        return replace(self, kv_tokens=self.kv_tokens or kv_tokens)
+    def __post_init__(self) -> None:
+        rules = [
+            ("page_size", 1 <= self.page_size, "1 or more"),
+            (
+                "kv_tokens",
+                self.kv_tokens is None or self.kv_tokens >= self.page_size,
+                f"at least one page of {self.page_size}",
+            ),
+            ("max_running", 1 <= self.max_running, "1 or more"),
+            ("queue_limit", 1 <= self.queue_limit, "1 or more"),
+            (
+                "max_rows",
+                self.max_rows >= self.max_running + 2,
+                f"at least max_running + 2 = {self.max_running + 2}, or prompts would never come in",
+            ),
+            ("pinned_share", 0 <= self.pinned_share <= 1, "from 0 to 1"),
+        ]
+        for name, holds, allowed in rules:
+            if not holds:
+                value = getattr(self, name)
+                raise ConfigError(
+                    f"{name} is {value}; it must be {allowed}", hint=f"change {name}", param=name
+                )
 
 
 @dataclass(slots=True)
@@ -69,10 +89,11 @@ class EngineState:
     """The decoder, its memory, and the jobs. Touched by the engine's thread only."""
 
     def __init__(self, decoder: Decoder, vocabulary: Vocabulary, config: EngineConfig) -> None:
+        assert config.kv_tokens is not None, "whoever makes an engine settles the default"
         self.decoder = decoder
         self.vocabulary = vocabulary
         self.config = config
-        pages = max(1, config.kv_tokens // config.page_size)
+        pages = config.kv_tokens // config.page_size
         self.pool = KVPool(decoder.new_kv(pages, config.page_size), pages)
         self.cache = RadixCache(self.pool)
         self.kv = SequenceKV(self.pool, self.cache, sharing=config.prefix_cache)

@@ -40,7 +40,7 @@ async def answer(lab, question, name="s", tokens=24):
 async def test_cache_batching_and_chunks_change_no_text(make_lab, smollm2, count, tokens):
     """Cache off, cache cold, cache warm, small chunks, and all at once: the same greedy texts."""
     plain = make_lab(smollm2, prefix_cache=False)
-    lab = make_lab(smollm2, max_rows=8, page_size=5)
+    lab = make_lab(smollm2, max_rows=8, max_running=6, page_size=5)
     questions = [QUESTIONS[i % 6] + " Please." * (i // 6) for i in range(count)]
     alone = [await answer(plain, question, tokens=tokens) for question in questions]
     cold = [await answer(lab, question, tokens=tokens) for question in questions]

@@ -37,7 +37,7 @@ async def test_sixteen_at_once_give_the_same_texts_in_fewer_passes(make_lab):
 
 async def test_identical_prompts_that_arrive_together_are_computed_once(make_lab):
     """Of 16 equal prompts one is prefilled, in chunks; the others add a single row each."""
-    lab = make_lab(max_rows=32)
+    lab = make_lab(max_rows=32, max_running=30)
     end = Special("<|im_end|>")
     sessions = [await lab.session(STORY * 3, end, name=str(i)) for i in range(16)]
     results = await asyncio.gather(*(lab.say(s, max_tokens=1) for s in sessions))
