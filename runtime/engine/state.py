@@ -50,18 +50,18 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         rules = [
-            ("page_size", 1 <= self.page_size, "1 or more"),
+            ("page_size", self.page_size >= 1, "1 or more"),
             (
                 "kv_tokens",
                 self.kv_tokens is None or self.kv_tokens >= self.page_size,
                 f"at least one page of {self.page_size}",
             ),
-            ("max_running", 1 <= self.max_running, "1 or more"),
-            ("queue_limit", 1 <= self.queue_limit, "1 or more"),
+            ("max_running", self.max_running >= 1, "1 or more"),
+            ("queue_limit", self.queue_limit >= 1, "1 or more"),
             (
                 "max_rows",
                 self.max_rows >= self.max_running + 2,
-                f"at least max_running + 2 = {self.max_running + 2}, or prompts would never come in",
+                f"at least max_running + 2 = {self.max_running + 2}, or prompts might starve",
             ),
             ("pinned_share", 0 <= self.pinned_share <= 1, "from 0 to 1"),
         ]
