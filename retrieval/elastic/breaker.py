@@ -43,11 +43,16 @@ class Breaker:
         """Whether a call must ask `admit` first. May be read from any thread."""
         return self._failure is not None
 
+    @property
+    def remaining_s(self) -> float:
+        """For how many seconds more calls are refused without a probe."""
+        return max(0.0, self._until - self._clock()) if self.suspicious else 0.0
+
     async def admit(self) -> None:
         """Return if the server may be called. Raises `RetrievalUnavailable` if not."""
         if self._failure is None:
             return
-        if self._clock() < self._until:
+        if self.remaining_s:
             raise self._refusal()
         if self._probing is None:
             self._probing = asyncio.create_task(self._run_probe())
@@ -77,7 +82,7 @@ class Breaker:
             self._probing = None
 
     def _refusal(self) -> RetrievalUnavailable:
-        remaining = max(0.0, self._until - self._clock())
+        remaining = self.remaining_s
         return RetrievalUnavailable(
             f"not asked again yet, since it failed: {self._failure}",
             hint=f"the next attempt is made in {remaining:.1f} s",

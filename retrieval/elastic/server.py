@@ -73,6 +73,11 @@ class ServerRetriever:
         self._breaker.succeeded()
         return hits
 
+    @property
+    def suspended_s(self) -> float:
+        """For how many seconds more searches are refused, since the server failed; mostly 0."""
+        return self._breaker.remaining_s
+
     async def check(self) -> ServerInfo:
         """Who answers at the address. Raises the error that a search would meet."""
         return await self._cluster.ask_info(self._timeout)
