@@ -36,10 +36,10 @@ class Settings(BaseSettings):
     """Files of programs: `FILE.py` (all its programs) or `FILE.py:FUNCTION`."""
     model: str | None = None
     """Name or path of the model; None is the default model."""
-    index: Path | None = None
-    """Folder of the embedded index."""
+    index_dir: Path | None = None
+    """Folder of the embedded indexes; None is the one of `phloem index`."""
     es_url: SecretStr | None = None
-    """Elasticsearch; takes the place of the embedded index. May hold a password: a secret."""
+    """Elasticsearch; takes the place of the embedded indexes. May hold a password: a secret."""
 
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)

@@ -113,6 +113,36 @@ def check(
 
 
 @app.command()
+def serve(
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILE[:FUNCTION]]...", help="programs to serve")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="name or path of the model")] = None,
+    index: Annotated[Path | None, typer.Option(help="folder of the embedded indexes")] = None,
+    es_url: Annotated[str | None, typer.Option(help="address of Elasticsearch")] = None,
+    host: Annotated[str | None, typer.Option(help="address to listen on [127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(help="port to listen on [8000]")] = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="hashed keys, one a line")] = None,
+    journal: Annotated[Path | None, typer.Option(help="SQLite file that runs survive in")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file of settings")] = None,
+    reload: Annotated[bool, typer.Option("--reload", help="restart when a file changes")] = False,
+    hash_key: Annotated[
+        str | None, typer.Option(metavar="NAME", help="make a key, print its line, and end")
+    ] = None,
+) -> None:
+    """Serve programs, and OpenAI's API beside them, over HTTP.
+
+    Every setting can also be given as PHLOEM_<NAME> in the environment or in the TOML file.
+    """
+    given = {
+        "programs": tuple(files or ()) or None, "model": model, "index_dir": index,
+        "es_url": es_url, "host": host, "port": port, "api_key_file": api_key_file,
+        "journal": journal,
+    }  # fmt: skip
+    _command("serve", "serve", given, config, reload, hash_key)
+
+
+@app.command()
 def doctor() -> None:
     """Say what is installed and works here: device, model, memory, Elasticsearch."""
     _command("doctor", "doctor")

@@ -11,13 +11,19 @@ next start. A second signal ends it at once.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 
 import structlog
 import uvicorn
+from fastapi import FastAPI
 
+from phloem.grammar.analyser import default_analyser
 from phloem.programs import registry
 from phloem.programs.protocol import Backend
+from phloem.retrieval.base import Retriever
+from phloem.retrieval.defaults import default_retriever
+from phloem.runtime.embedded import EmbeddedBackend
 from phloem.server.http.app import create_app
 from phloem.server.http.engine import Engine
 from phloem.server.http.logs import configure_logs
@@ -26,23 +32,60 @@ from phloem.server.journal.store import Store
 from phloem.server.programs.catalog import Catalog, load_catalog
 from phloem.server.programs.manager import RunManager
 from phloem.server.programs.rows import Runs
-from phloem.server.settings import Settings
+from phloem.server.settings import Settings, load_settings
 
-__all__ = ["main", "uvicorn_server"]
+__all__ = ["application", "main", "uvicorn_server"]
 
 log = structlog.get_logger("phloem.server")
 
 
 def main(settings: Settings, make_backend: Callable[[], Backend] | None = None) -> None:
-    """Serve until a stop signal. `make_backend` loads the engine (default: the registry's).
+    """Serve until a stop signal. `make_backend` loads the engine (default: by the settings).
 
-    Raises `ConfigError` for settings that can't work, before anything listens.
+    Raises `ConfigError` for settings and programs that can't work, before anything listens.
     """
     configure_logs(settings)
-    engine = Engine(make_backend or (lambda: registry.default("backend")))
+    uvicorn_server(*_parts(settings, make_backend)).run()
+
+
+def application() -> FastAPI:
+    """The application by the environment's settings alone, for servers that want a factory."""
+    settings = load_settings()
+    configure_logs(settings)
+    return _create(*_parts(settings, None))
+
+
+def _parts(
+    settings: Settings, make_backend: Callable[[], Backend] | None
+) -> tuple[ServerState, Catalog]:
     catalog = load_catalog(settings.programs)
-    state = make_state(settings, engine, registry.default("analyser"))
-    uvicorn_server(state, catalog).run()
+    engine = Engine(make_backend or (lambda: _backend(settings)))
+    searched = bool(list(catalog)) or settings.es_url is not None
+    retriever = _retriever(settings) if searched else None
+    return make_state(settings, engine, default_analyser(), retriever), catalog
+
+
+def _backend(settings: Settings) -> Backend:
+    """The embedded engine with the model of the settings; a part that was set wins."""
+    if settings.model is not None:
+        return EmbeddedBackend(settings.model)
+    backend: Backend = registry.default("backend")
+    return backend
+
+
+def _retriever(settings: Settings) -> Retriever:
+    environment = dict(os.environ)
+    if settings.es_url is not None:
+        environment["PHLOEM_ES_URL"] = settings.es_url.get_secret_value()
+    if settings.index_dir is not None:
+        environment["PHLOEM_INDEX_DIR"] = str(settings.index_dir)
+    return default_retriever(environment)
+
+
+def _create(state: ServerState, catalog: Catalog) -> FastAPI:
+    settings = state.settings
+    runs = Runs(Store(settings.journal), settings.keep_runs)
+    return create_app(state, RunManager(state, catalog, runs))
 
 
 def uvicorn_server(state: ServerState, catalog: Catalog) -> uvicorn.Server:
@@ -51,9 +94,8 @@ def uvicorn_server(state: ServerState, catalog: Catalog) -> uvicorn.Server:
     h11 parses, because it bounds the size of headers; httptools takes whatever comes.
     """
     settings = state.settings
-    manager = RunManager(state, catalog, Runs(Store(settings.journal), settings.keep_runs))
     config = uvicorn.Config(
-        create_app(state, manager),
+        _create(state, catalog),
         host=settings.host,
         port=settings.port,
         loop="uvloop",

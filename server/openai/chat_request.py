@@ -18,6 +18,12 @@ __all__ = ["ChatRequest", "Function", "JsonSchemaFormat", "Message", "NamedTool"
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
+class Strictly(BaseModel):
+    """A part whose unknown fields are refused: one might be meant to constrain the reply."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class TextPart(BaseModel):
     """A piece of a message's content."""
 
@@ -78,7 +84,7 @@ Message = Annotated[
 ]
 
 
-class Function(BaseModel):
+class Function(Strictly):
     """A function the model may call; `parameters` is the JSON Schema of its arguments."""
 
     name: Name
@@ -87,42 +93,42 @@ class Function(BaseModel):
     strict: Flag | None = None
 
 
-class Tool(BaseModel):
+class Tool(Strictly):
     """A tool; only functions exist."""
 
     type: Literal["function"]
     function: Function
 
 
-class NamedFunction(BaseModel):
+class NamedFunction(Strictly):
     """The name in a `tool_choice`."""
 
     name: Name
 
 
-class NamedTool(BaseModel):
+class NamedTool(Strictly):
     """A `tool_choice` of one tool."""
 
     type: Literal["function"]
     function: NamedFunction
 
 
-class TextFormat(BaseModel):
+class TextFormat(Strictly):
     """Free text."""
 
     type: Literal["text"]
 
 
-class JsonObjectFormat(BaseModel):
-    """Any JSON object."""
+class JsonObjectFormat(Strictly):
+    """Any JSON object, or, with `value`, JSON of that schema: the form of Hugging Face's text
+    generation server, which its client sends."""
 
     type: Literal["json_object"]
+    value: dict[str, Any] | None = None
 
 
-class JsonSchemaSpec(BaseModel):
+class JsonSchemaSpec(Strictly):
     """A named JSON Schema."""
-
-    model_config = ConfigDict(populate_by_name=True)
 
     name: Name
     description: str | None = None
@@ -130,7 +136,7 @@ class JsonSchemaSpec(BaseModel):
     strict: Flag | None = None
 
 
-class JsonSchemaFormat(BaseModel):
+class JsonSchemaFormat(Strictly):
     """JSON of a schema."""
 
     type: Literal["json_schema"]

@@ -90,7 +90,9 @@ def _format_schema(request: ChatRequest) -> dict[str, Any] | None:
     form = request.response_format
     if form is None or form.type == "text":
         return None
-    return form.json_schema.schema_ if isinstance(form, JsonSchemaFormat) else {"type": "object"}
+    if isinstance(form, JsonSchemaFormat):
+        return form.json_schema.schema_
+    return {"type": "object"} if form.value is None else form.value
 
 
 def _call_schema(tools: Sequence[Tool]) -> dict[str, Any]:

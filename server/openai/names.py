@@ -11,15 +11,19 @@ from phloem.server.http.state import ServerState
 __all__ = ["check_model", "model_names"]
 
 
+PLACEHOLDERS = ("default", "dummy")
+"""Names for clients that must send one and know none; huggingface_hub sends "dummy"."""
+
+
 def model_names(state: ServerState) -> list[str]:
-    """The names of the model: its own, and "default" for clients that must send one."""
-    return [state.engine.backend.capabilities.model, "default"]
+    """The names that are listed."""
+    return [state.engine.backend.capabilities.model]
 
 
 def check_model(state: ServerState, name: str) -> None:
-    """Raise 404 unless `name` is the model that is loaded."""
+    """Raise 404 unless `name` is the model that is loaded, or stands for whichever is."""
     names = model_names(state)
-    if name not in names:
+    if name not in names and name not in PLACEHOLDERS:
         raise RequestError(
             404,
             f"there is no model {name[:100]!r} here",

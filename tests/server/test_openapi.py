@@ -1,0 +1,84 @@
+"""The OpenAPI document is true: requests made from it never break the server or surprise it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import Case
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.server.harness import Running, serving, tiny
+from tests.server.programs.samples import branches, broken, story
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    """A server whose context is so small that no request takes long."""
+    with serving(tiny(512), [story, broken, branches], max_n=2) as running:
+        yield running
+
+
+def cases(server: Running, count: int) -> Counter[str]:
+    """Send `count` requests made from the document, check each reply, and count statuses."""
+    schema = schemathesis.openapi.from_dict(server.client.get("/openapi.json").json())
+    schema.config.update(base_url=server.url)
+    statuses: Counter[str] = Counter()
+
+    @settings(
+        max_examples=count,
+        deadline=None,
+        phases=[Phase.generate],
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=schema.as_strategy())
+    def check(case: Case) -> None:
+        response = case.call(timeout=60)
+        statuses[f"{response.status_code // 100}xx"] += 1
+        case.validate_response(response, checks=CHECKS)
+
+    check()
+    return statuses
+
+
+def test_150_requests_of_the_document(server: Running) -> None:
+    """No 5xx, and every reply is of a status, type and schema that the document has."""
+    statuses = cases(server, 150)
+    assert statuses.total() >= 150
+    assert statuses["2xx"] > 10
+    assert server.chat().status_code == 200
+
+
+@pytest.mark.slow
+def test_2000_requests_of_the_document(server: Running) -> None:
+    """The same with 2,000 requests."""
+    assert cases(server, 2000).total() >= 2000
+    assert server.chat().status_code == 200
+
+
+def test_the_document_names_what_it_answers(server: Running) -> None:
+    """Bad requests are 4XX in the document, never FastAPI's 422; streams are declared."""
+    document = server.client.get("/openapi.json").json()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            assert "422" not in operation["responses"], (method, path)
+    chat = document["paths"]["/v1/chat/completions"]["post"]
+    assert "text/event-stream" in chat["responses"]["200"]["content"]
+    assert {"4XX", "5XX"} <= set(chat["responses"])
