@@ -22,9 +22,11 @@ from queue import SimpleQueue
 from llguidance import LLMatcher, LLParserLimits
 
 from phloem.errors import ConstraintError
+from phloem.grammar.checked import CheckedMatcher
 from phloem.grammar.engine import EngineTokenizer, byte_tokenizer
-from phloem.grammar.lowering import lower, with_prelude
+from phloem.grammar.lowering import lower, schema_model, with_prelude
 from phloem.grammar.matcher import EngineMatcher
+from phloem.grammar.schema.distinct import Tracker, needs_tracking
 from phloem.grammar.spec import Constraint
 
 __all__ = ["GrammarCompiler"]
@@ -38,6 +40,7 @@ class _Compiled:
     root: LLMatcher
     byte_root: LLMatcher
     prelude: str | None
+    tracker: Tracker | None
     cost: int
 
 
@@ -72,10 +75,14 @@ class GrammarCompiler:
         """See `spec.Compiler`."""
         self._get(constraint, self.timeout if timeout is None else timeout)
 
-    def matcher(self, constraint: Constraint) -> EngineMatcher:
+    def matcher(self, constraint: Constraint) -> EngineMatcher | CheckedMatcher:
         """See `spec.Compiler`."""
         made = self._get(constraint, self.timeout)
-        return EngineMatcher(made.root.deep_copy(), self.tokenizer, made.byte_root, made.prelude)
+        root = made.root.deep_copy()
+        matcher = EngineMatcher(root, self.tokenizer, made.byte_root, made.prelude)
+        if made.tracker is None:
+            return matcher
+        return CheckedMatcher(matcher, self.tokenizer, made.tracker, made.prelude)
 
     def _get(self, constraint: Constraint, timeout: float) -> _Compiled:
         # How a text is finished when tokens run out is not part of its language.
@@ -172,7 +179,12 @@ class GrammarCompiler:
         byte_root = LLMatcher(
             byte_tokenizer(), LLMatcher.grammar_from_lark(body), log_level=0, limits=limits
         )
-        return _Compiled(root, byte_root, constraint.after, len(constraint.source) + len(whole))
+        tracker = None
+        if constraint.kind == "json_schema":
+            model = schema_model(constraint.source)
+            tracker = Tracker(model) if needs_tracking(model) else None
+        cost = len(constraint.source) + len(whole)
+        return _Compiled(root, byte_root, constraint.after, tracker, cost)
 
 
 def _cost(key: Constraint, entry: Future[_Compiled]) -> int:

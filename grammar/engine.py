@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from llguidance import LLTokenizer, TokenizerWrapper
@@ -31,11 +31,23 @@ class EngineTokenizer:
     vocab_size: int
     eos_ids: tuple[int, ...]
     special_ids: dict[str, int]
+    holders: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
+    """Filled as `holding` is asked."""
 
     @property
     def words(self) -> int:
         """int32 words in one mask: ceil(vocab_size / 32)."""
         return (self.vocab_size + 31) // 32
+
+    def holding(self, some: bytes) -> tuple[int, ...]:
+        """The ids of the tokens that hold any of these bytes."""
+        if some not in self.holders:
+            self.holders[some] = tuple(
+                token
+                for token in range(self.ll.vocab_size)
+                if any(byte in some for byte in self.ll.decode_bytes([token]))
+            )
+        return self.holders[some]
 
     @classmethod
     def from_json(

@@ -30,7 +30,7 @@ from phloem.grammar.schema.model import (
     Objects,
     Strings,
 )
-from phloem.grammar.schema.objects import object_kinds
+from phloem.grammar.schema.objects import object_kinds, without_subsumed
 from phloem.grammar.schema.strings import is_empty
 from phloem.grammar.schema.values import (
     common_multiple,
@@ -103,7 +103,7 @@ class _Builder:
             texts = [text for text, v in distinct.items() if self.satisfies(state, v)]
             if texts:
                 found[Literals(tuple(texts))] = None
-            self._kinds[state] = tuple(found)
+            self._kinds[state] = without_subsumed(tuple(found))
         return self._kinds[state]
 
     def satisfies(self, state: State, value: Any) -> bool:

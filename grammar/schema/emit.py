@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phloem.errors import ConstraintError
+from phloem.grammar.schema.distinct import finite_items, needs_tracking
 from phloem.grammar.schema.flat import State
 from phloem.grammar.schema.model import (
     Arrays,
@@ -36,15 +37,15 @@ from phloem.grammar.schema.values import json_text
 
 __all__ = ["write_grammar"]
 
-_MAX_UNIQUE = 60
 _MAX_COUNT_RULES = 20_000
 _MAX_BEFORE = 100
 
 
 def write_grammar(model: Model, *, whitespace: bool) -> str:
     """Lark text whose rule `start` holds the JSON texts of the model's values."""
-    writer = _Writer(model, Terminals(whitespace=whitespace))
-    return writer.write()
+    # A tracker compares spellings: then each string has one only.
+    terminals = Terminals(whitespace=whitespace, one_spelling=needs_tracking(model))
+    return _Writer(model, terminals).write()
 
 
 class _Writer:
@@ -112,8 +113,9 @@ class _Writer:
 
     def _array(self, kind: Arrays) -> str:
         t = self._terminals
-        if kind.unique:
-            return self._unique(kind)
+        values = finite_items(self._model, kind) if kind.unique else None
+        if values is not None:
+            return self._unique(kind, values)
         inner = self._rest(kind, len(kind.prefix))
         if kind.contains is not None:
             inner = self._containing(kind, self._name(kind.contains))
@@ -168,15 +170,8 @@ class _Writer:
             options.append(f"{_repeat(item, before, most)} {lead} {after}")
         return "(" + " | ".join(options) + ")"
 
-    def _unique(self, kind: Arrays) -> str:
+    def _unique(self, kind: Arrays, values: list[str]) -> str:
         """Distinct items of a finite set: a rule that remembers the set of those written."""
-        values = self._finite(kind.rest) if kind.rest is not None and not kind.prefix else None
-        if values is None or len(values) > _MAX_UNIQUE:
-            raise ConstraintError(
-                "'uniqueItems' can be enforced only for items of a small finite set",
-                hint="give the items an enum, or drop uniqueItems",
-                keyword="uniqueItems",
-            )
         low, high = kind.min_items, len(values)
         high = high if kind.max_items is None else min(kind.max_items, high)
         if low > high:
@@ -196,15 +191,6 @@ class _Writer:
         first = first if high else []
         self._rule(f"{name}::_", [*first, *([] if low else ['""'])])
         return f"{t.open_array} {name}::0x0 {t.close_array}"
-
-    def _finite(self, state: State) -> list[str] | None:
-        texts: dict[str, None] = {}
-        for kind in self._model.kinds[state]:
-            if not isinstance(kind, Literals):
-                return None
-            texts.update(dict.fromkeys(kind.texts))
-        # Members of a literal object may be written in one order only, so texts tell values.
-        return list(texts)
 
     def _object(self, name: str, kind: Objects) -> None:
         t = self._terminals
@@ -287,13 +273,6 @@ class _Writer:
         need = max(low - count, 0)
         if not others:
             return None if need else ""
-        if need > 1:
-            raise ConstraintError(
-                "'minProperties' can't be enforced where two or more members with free names "
-                "are needed: their names could be equal",
-                hint="name the members under properties, or lower minProperties",
-                keyword="minProperties",
-            )
         room = None if high is None else high - count
         return self._row(others, need, room, started=count > 0)
 

@@ -18,7 +18,7 @@ from phloem.grammar.schema.flat import Flat, ObjectGroup, Op, Some, State, joine
 from phloem.grammar.schema.model import KeyClass, Kind, Literals, Member, Objects, Strings
 from phloem.grammar.schema.strings import is_empty, matches_pattern, pattern_language
 
-__all__ = ["object_kinds"]
+__all__ = ["States", "object_kinds", "without_subsumed"]
 
 _MAX_CLASSES = 64
 
@@ -201,3 +201,40 @@ def _narrowed(states: States, some: Some, other: KeyClass) -> KeyClass | None:
         return None
     taken = tuple(dict.fromkeys((*other.taken, *sorted(some.named))))
     return KeyClass(And(tuple(languages)) if languages else None, taken, state)
+
+
+def without_subsumed(kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
+    """`kinds` less the objects that another kind of object holds as well.
+
+    Choices that overlap make many of those; each would cost the parser its own rules.
+    """
+    objects = [kind for kind in kinds if isinstance(kind, Objects)]
+    if len(objects) < 2:
+        return kinds
+    views = {id(kind): {m.name: m for m in kind.members} for kind in objects}
+    kept: list[Objects] = []
+    # Those with more members and fewer required ones first: they hold the others.
+    for kind in sorted(
+        objects, key=lambda k: (-len(k.members), sum(m.required for m in k.members))
+    ):
+        if not any(_holds(big, kind, views) for big in kept):
+            kept.append(kind)
+    dropped = {id(kind) for kind in objects} - {id(kind) for kind in kept}
+    return tuple(kind for kind in kinds if id(kind) not in dropped)
+
+
+def _holds(big: Objects, small: Objects, views: dict[int, dict[str, Member]]) -> bool:
+    """Whether every object of `small` is one of `big`, member by member in the same order."""
+    same = (big.others, big.min_members, big.max_members, big.needed) == (
+        small.others, small.min_members, small.max_members, small.needed,
+    )  # fmt: skip
+    if not same:
+        return False
+    wide, narrow = views[id(big)], views[id(small)]
+    shared = [name for name in wide if name in narrow]
+    return (
+        shared == list(narrow)
+        and all(wide[name].state == narrow[name].state for name in narrow)
+        and all(narrow[m.name].required for m in big.members if m.required and m.name in narrow)
+        and all(m.name in narrow for m in big.members if m.required)
+    )

@@ -107,10 +107,11 @@ def _object(model: Model, kind: Objects, value: dict[str, Any]) -> str | None:
     for name, item in value.items():
         if name in known:
             continue
-        text = _first(model, kind.others, name, item)
+        hit = None if met else _first(model, (kind.needed,), name, item)
+        text = _first(model, kind.others, name, item) if hit is None else hit
         if text is None:
             return None
-        met = met or _first(model, (kind.needed,), name, item) is not None
+        met = met or hit is not None
         texts.append(f"{json_text(name)}:{text}")
     return "{" + ",".join(texts) + "}" if met else None
 

@@ -6,6 +6,7 @@ What lives here: how each is spelled, in the canonical form that phloem generate
   them, and in names, it has one: itself, or an escape where JSON demands it (`\\n`, `\\u0001`);
 * a character outside ASCII in a literal or a known name may also be a `\\u` escape;
 * numbers are written as numbers.py says;
+* with `one_spelling` every string is written in one way only;
 * white space is absent, or of at most 32 characters between two tokens.
 
 What does not live here: objects and arrays (emit.py).
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 
 from phloem.errors import ConstraintError
 from phloem.grammar.regex.emit import json_terminal
-from phloem.grammar.regex.nodes import ANY_CHAR, Alt, And, Node, Not, Rep, literal
+from phloem.grammar.regex.nodes import ANY, ANY_CHAR, Alt, And, Node, Not, Rep, literal
 from phloem.grammar.schema.model import KeyClass, Numbers, Strings
 from phloem.grammar.schema.numbers import numerals
 from phloem.grammar.schema.values import number_text
@@ -35,11 +36,12 @@ _SPACE = r"[ \t\n\r]{0,32}"
 class Terminals:
     """Names terminals, each distinct expression once, and writes their definitions."""
 
-    def __init__(self, *, whitespace: bool) -> None:
+    def __init__(self, *, whitespace: bool, one_spelling: bool = False) -> None:
         self._names: dict[str, str] = {}
         self._rules: dict[str, str] = {}
         self._classes: dict[tuple[Node | None, tuple[str, ...]], str] = {}
         self._space = _SPACE if whitespace else ""
+        self._one_spelling = one_spelling
         self.comma = self._mark(",")
         self.open_object = self._mark("{", before=False)
         self.close_object = self._mark("}", after=False)
@@ -54,15 +56,16 @@ class Terminals:
 
     def literals(self, texts: Sequence[str]) -> str:
         """Any of these JSON texts."""
-        return self._named(" | ".join(_spelled(text) for text in texts))
+        spell = _lark if self._one_spelling else _spelled
+        return self._named(" | ".join(map(spell, texts)))
 
     def string(self, kind: Strings) -> str:
         """A JSON string."""
         count = _range(kind.min_length, kind.max_length)
-        if not kind.languages:
+        if not kind.languages and not self._one_spelling:
             return self._named(f'/"{_CHAR}{count}"/')
         parts = list(kind.languages)
-        if count != "*":
+        if count != "*" or not parts:
             parts.append(Rep(ANY_CHAR, kind.min_length, kind.max_length))
         return self._named(_quoted(And(tuple(parts)) if len(parts) > 1 else parts[0]))
 
@@ -103,6 +106,8 @@ class Terminals:
             parts: list[Node] = [] if kind.language is None else [kind.language]
             if kind.taken:
                 parts.append(Not(Alt(tuple(map(literal, key[1])))))
+            if self._one_spelling and not parts:
+                parts.append(ANY)
             text = _quoted(And(tuple(parts))) if parts else f'/"{_CHAR}*"/'
             self._classes[key] = self._named(f"{text} {self._colon()}")
         return self._classes[key]

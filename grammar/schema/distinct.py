@@ -1,0 +1,211 @@
+"""What a context-free grammar can't say: that items, or names of members, are all different.
+
+What lives here: which kinds of a model need that, and `Tracker`, which reads the JSON text as it
+is generated, byte by byte, and tells when an item or a name repeats an earlier one. What does
+not: masks (checked.py), and sets of items small enough for the grammar itself (emit.py).
+
+The tracker does not parse by the grammar: it follows the states a value may be in, all of them
+at once, by names and positions. Where several kinds are possible and any of them demands
+distinct items, they must be distinct. So the check may be stricter than the schema where a union
+mixes both kinds of array, and is never laxer.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from phloem.grammar.schema.flat import State
+from phloem.grammar.schema.model import Arrays, Kind, Literals, Model, Objects
+from phloem.grammar.schema.values import key_of
+
+__all__ = ["Tracker", "finite_items", "needs_tracking"]
+
+_MAX_FINITE = 60
+_SPACE = b" \t\n\r"
+
+
+def finite_items(model: Model, kind: Arrays) -> list[str] | None:
+    """The JSON texts of all possible items, if they are few; the grammar can count those off."""
+    if kind.prefix or kind.contains is not None:
+        return None
+    texts: dict[str, None] = {}
+    for item in () if kind.rest is None else model.kinds[kind.rest]:
+        if not isinstance(item, Literals):
+            return None
+        texts.update(dict.fromkeys(item.texts))
+    return list(texts) if len(texts) <= _MAX_FINITE else None
+
+
+def needs_tracking(model: Model) -> bool:
+    """Whether some kind of the model asks for more than its grammar can say."""
+    return any(_is_tracked(model, kind) for kinds in model.kinds.values() for kind in kinds)
+
+
+def _is_tracked(model: Model, kind: Kind) -> bool:
+    if isinstance(kind, Arrays):
+        short = kind.max_items is not None and kind.max_items <= 1
+        return kind.unique and not short and finite_items(model, kind) is None
+    return isinstance(kind, Objects) and bool(kind.others) and kind.min_members > 1
+
+
+class Frame(NamedTuple):
+    """One open container. `start` is the offset of the current item; `seen` holds the keys of
+    those before it (or the names before), `texts` how they were written."""
+
+    is_array: bool
+    states: frozenset[State]
+    distinct: bool
+    seen: frozenset[str] = frozenset()
+    texts: tuple[str, ...] = ()
+    place: int = 0
+    start: int = 0
+    name: str = ""
+
+
+class Tracker:
+    """Reads a JSON text and finds repetitions. `copy` is cheap: trials run on copies."""
+
+    __slots__ = ("_mode", "_model", "_stack", "_start", "_text")
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._text = bytearray()
+        self._stack: list[Frame] = []
+        self._mode = "value"
+        self._start = 0
+
+    def copy(self) -> Tracker:
+        """An independent tracker in the same state."""
+        twin = Tracker.__new__(Tracker)
+        twin._model = self._model
+        twin._text = self._text[:]
+        twin._stack = self._stack[:]
+        twin._mode = self._mode
+        twin._start = self._start
+        return twin
+
+    def feed(self, data: bytes) -> bool:
+        """Read more text, which the grammar allows. False if something repeats in it."""
+        return all(map(self._byte, data))
+
+    def enders(self) -> bytes:
+        """Bytes that may end something that must not repeat; empty if nothing can repeat now."""
+        risky = [frame for frame in self._stack if frame.distinct and frame.seen]
+        if not risky:
+            return b""
+        frame = risky[-1]
+        if not frame.is_array or frame is not self._stack[-1]:
+            return b'"' if not frame.is_array else b"]}"
+        if self._mode in {"string", "string escape"}:
+            # In a tracked grammar every string has one spelling, so its beginning tells.
+            part = self._text[frame.start :].decode(errors="ignore")
+            return b'"' if any(text.startswith(part) for text in frame.texts) else b""
+        return b'",]}' + _SPACE
+
+    def _byte(self, byte: int) -> bool:
+        position = len(self._text)
+        self._text.append(byte)
+        char = chr(byte)
+        if self._mode in {"string", "key", "string escape", "key escape"}:
+            return self._in_string(char, position)
+        match self._mode:
+            case "scalar":
+                if char in ",]}" or byte in _SPACE:
+                    return self._end_value(position) and self._between(char)
+            case "value":
+                self._begin(char, position)
+            case "name":
+                if char == '"':
+                    self._mode, self._start = "key", position
+                elif char == "}":
+                    return self._close(position + 1)
+            case "colon":
+                self._mode = "value" if char == ":" else "colon"
+            case "after":
+                return self._between(char)
+        return True
+
+    def _in_string(self, char: str, position: int) -> bool:
+        if self._mode.endswith(" escape"):
+            self._mode = self._mode.removesuffix(" escape")
+        elif char == "\\":
+            self._mode += " escape"
+        elif char == '"':
+            return self._end_key() if self._mode == "key" else self._end_value(position + 1)
+        return True
+
+    def _begin(self, char: str, position: int) -> None:
+        if char in " \t\n\r":
+            return
+        if char == "]":
+            self._close(position + 1)
+            return
+        states = self._states()
+        if self._stack and self._stack[-1].is_array:
+            self._stack[-1] = self._stack[-1]._replace(start=position)
+        if char in "[{":
+            is_array = char == "["
+            wanted = Arrays if is_array else Objects
+            distinct = any(
+                isinstance(kind, wanted) and _is_tracked(self._model, kind)
+                for state in states
+                for kind in self._model.kinds[state]
+            )
+            self._stack.append(Frame(is_array, states, distinct))
+            self._mode = "value" if is_array else "name"
+        else:
+            self._mode = "string" if char == '"' else "scalar"
+
+    def _states(self) -> frozenset[State]:
+        """The states the value that begins here may be in."""
+        if not self._stack:
+            return frozenset((self._model.start,))
+        frame = self._stack[-1]
+        found: set[State] = set()
+        for kind in (kind for state in frame.states for kind in self._model.kinds[state]):
+            if isinstance(kind, Arrays) and frame.is_array:
+                if frame.place < len(kind.prefix):
+                    found.add(kind.prefix[frame.place])
+                else:
+                    found.update(state for state in (kind.rest, kind.contains) if state is not None)
+            elif isinstance(kind, Objects) and not frame.is_array:
+                named = [m.state for m in kind.members if m.name == frame.name]
+                found.update(named or (other.state for other in kind.others))
+                if kind.needed is not None:
+                    found.add(kind.needed.state)
+        return frozenset(found)
+
+    def _end_key(self) -> bool:
+        name = json.loads(self._text[self._start :])
+        frame = self._stack[-1]
+        fresh = name not in frame.seen
+        seen = frame.seen | {name} if frame.distinct else frame.seen
+        self._stack[-1] = frame._replace(name=name, seen=seen)
+        self._mode = "colon"
+        return fresh or not frame.distinct
+
+    def _end_value(self, end: int) -> bool:
+        self._mode = "after"
+        if not self._stack or not self._stack[-1].is_array:
+            return True
+        frame = self._stack[-1]
+        if not frame.distinct:
+            return True
+        text = self._text[frame.start : end].decode()
+        key = key_of(json.loads(text))
+        self._stack[-1] = frame._replace(seen=frame.seen | {key}, texts=(*frame.texts, text))
+        return key not in frame.seen
+
+    def _between(self, char: str) -> bool:
+        if char == ",":
+            frame = self._stack[-1]
+            self._stack[-1] = frame._replace(place=frame.place + 1)
+            self._mode = "value" if frame.is_array else "name"
+        elif char in "]}":
+            return self._close(len(self._text))
+        return True
+
+    def _close(self, end: int) -> bool:
+        self._stack.pop()
+        return self._end_value(end)
