@@ -27,7 +27,7 @@ from phloem.programs.check import Finding
 from phloem.programs.compiler.build import Compiled, compile_function
 from phloem.programs.executor import loop
 from phloem.programs.executor.frame import Handle, current
-from phloem.programs.executor.record import Record
+from phloem.programs.executor.record import Mode, Record
 from phloem.programs.executor.rewind import rewind
 from phloem.programs.graph import StateGraph
 from phloem.programs.identity import program_hash
@@ -234,10 +234,15 @@ class Program:
         cut = rewind(Record.from_json(record), at, set or {})
         return self._again(cut, "resume", settings, changed)
 
+    def follow(self, record: Mapping[str, Any], **settings: Any) -> ProgramState:
+        """Run a changed program again: effects that are as recorded are answered from the
+        record, and from the first that differs on (on each branch) it runs anew."""
+        return self._again(Record.from_json(record), "follow", settings, changed=True)
+
     def _again(
         self,
         record: Record,
-        mode: Literal["replay", "resume"],
+        mode: Mode,
         settings: Mapping[str, Any],
         changed: bool,
     ) -> ProgramState:

@@ -19,7 +19,6 @@ from phloem.programs.api.marks import mark
 from phloem.programs.effects import Choose, Expression, Generate, Search
 from phloem.programs.executor import hub
 from phloem.programs.executor.frame import current
-from phloem.programs.executor.perform import perform
 from phloem.programs.executor.run import Run
 from phloem.programs.executor.sampling import STEP_OPTIONS, clean
 from phloem.retrieval.base import Hit, Hits, Mode
@@ -235,8 +234,7 @@ def retrieve(
     }
     options = {key: value for key, value in given.items() if value is not None}
     effect = Search(name, text, options, timeout, retries)
-    site = frame.site()
-    return hub.wait(perform(frame.branch, effect, site))  # type: ignore[no-any-return]
+    return frame.ask(effect)  # type: ignore[no-any-return] # a search gives hits
 
 
 def passages(

@@ -7,11 +7,11 @@ record (`executor/record.py`) or storing it (the server's journal).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from phloem.errors import NonDeterminism
 from phloem.programs.api import start
-from phloem.programs.executor.record import Record
+from phloem.programs.executor.record import Mode, Record
 from phloem.programs.executor.values import decode
 
 __all__ = ["again"]
@@ -20,7 +20,7 @@ __all__ = ["again"]
 def again(
     program: start.Startable,
     record: Record,
-    mode: Literal["replay", "resume"],
+    mode: Mode,
     settings: Mapping[str, Any],
     *,
     changed: bool,

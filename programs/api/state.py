@@ -27,6 +27,7 @@ from phloem.programs.events import Appended, Event, StepFinished, Token
 from phloem.programs.executor import forking, hub, loop
 from phloem.programs.executor.branch import Branch
 from phloem.programs.executor.frame import Frame, Handle, current
+from phloem.programs.explain import StepReport, explain
 from phloem.programs.protocol import Usage
 
 __all__ = ["ProgramState", "State"]
@@ -211,6 +212,10 @@ class ProgramState(Handle):
     def usage(self) -> Usage:
         """The run's tokens so far."""
         return self._branch.run.usage
+
+    def explain(self) -> list[StepReport]:
+        """What each step computed, reused and missed, and which line made it miss."""
+        return explain(self.events)
 
     @property
     def trace_id(self) -> str:

@@ -56,6 +56,14 @@ class Frame:
             return Site(self.program, self.node, self.file, self.line)
         return Site(self.program, self.node, frame.f_code.co_filename, frame.f_lineno)
 
+    def ask(self, effect: Effect) -> Any:
+        """Do an effect on the program's own branch, after all that is queued there, and return
+        its value: what retrievals and tools do."""
+        site = self.site()
+        if self.branch.queued:
+            hub.wait(self.branch.settle())
+        return hub.wait(perform(self.branch, effect, site))
+
     def act(self, branch: Branch, effect: Effect) -> Any:
         """Do an effect: at once on a trunk (its value is returned), in its lane on a child."""
         site = self.site()

@@ -49,7 +49,8 @@ def of_choice(
         "scores": list(decision.scores),
         "normalized_prompt_logprobs": means,
         "input_token_logprobs": [
-            list(zip(choice.logprobs, choice.tokens, strict=True)) for choice in scored.choices
+            [list(pair) for pair in zip(choice.logprobs, choice.tokens, strict=True)]
+            for choice in scored.choices
         ],
         "greedy_prefix": [choice.greedy_prefix for choice in scored.choices],
         "usage": asdict(scored.usage),

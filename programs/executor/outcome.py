@@ -27,7 +27,7 @@ __all__ = ["chat_from_json", "chat_to_json", "result_from_json", "result_to_json
 
 def result_to_json(result: StepResult) -> dict[str, Any]:
     """A step's result as JSON data."""
-    return asdict(result)
+    return _plain(asdict(result))  # type: ignore[no-any-return] # a dict stays a dict
 
 
 def result_from_json(data: Mapping[str, Any]) -> StepResult:
@@ -64,6 +64,13 @@ def chat_from_json(data: Mapping[str, Any]) -> ChatFormat:
         default_system=data["default_system"],
         begin=_parse(data["begin"]),
     )
+
+
+def _plain(value: Any) -> Any:
+    """JSON's own types only: tuples become lists."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _segments(parts: Sequence[Segment]) -> list[dict[str, Any]]:

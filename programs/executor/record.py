@@ -19,9 +19,10 @@ from typing import Any, Literal
 
 from phloem.errors import JournalError, NonDeterminism
 
-__all__ = ["Address", "Entry", "Record", "digest"]
+__all__ = ["Address", "Entry", "Mode", "Record", "digest"]
 
 Address = tuple[str, int]
+Mode = Literal["write", "resume", "replay", "follow"]
 FORMAT = 1
 
 
@@ -56,7 +57,8 @@ class Record:
     """Effects of one run by path; while `mode` is not "write" they are handed back first.
 
     "write" only adds. "resume" hands back what is there, then adds. "replay" hands back and
-    refuses to go past the end.
+    refuses to go past the end. "follow" is "resume" for a program that was changed: at the first
+    difference on a branch the rest of its entries is dropped instead of refused.
     """
 
     program: str = ""
@@ -66,7 +68,7 @@ class Record:
     chat: Any = None
     drawn_seed: int | None = None
     entries: dict[str, list[Entry]] = field(default_factory=dict)
-    mode: Literal["write", "resume", "replay"] = "write"
+    mode: Mode = "write"
     _next: dict[str, int] = field(default_factory=dict, repr=False)
 
     def seed(self, given: int | None, draw: Callable[[], int]) -> int:
@@ -103,6 +105,9 @@ class Record:
         asked = {"kind": kind, "name": name, "request": request}
         for what, value in asked.items():
             if getattr(entry, what) != value:
+                if self.mode == "follow":
+                    del known[position:]
+                    return None
                 raise NonDeterminism(
                     f"effect {position} of branch {path!r} differs in its {what}: recorded "
                     f"{entry.kind} {entry.name!r} (line {entry.line}), now {kind} {name!r}",
@@ -150,7 +155,11 @@ class Record:
             "seed": self.drawn_seed,
             "entries": {
                 path: [
-                    {name: getattr(entry, name) for name in Entry.__slots__} for entry in entries
+                    {
+                        **{name: getattr(entry, name) for name in Entry.__slots__},
+                        "session": entry.session and [entry.session[0], list(entry.session[1])],
+                    }
+                    for entry in entries
                 ]
                 for path, entries in self.entries.items()
             },
@@ -177,7 +186,7 @@ class Record:
             },
         )
 
-    def copy(self, mode: Literal["write", "resume", "replay"]) -> Record:
+    def copy(self, mode: Mode) -> Record:
         """The same record from its beginning, for another execution."""
         fresh = Record.from_json(self.to_json())
         fresh.mode = mode

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 from phloem.programs import registry
 
 if TYPE_CHECKING:
+    from phloem.programs.api.defaults import flush_cache as flush_cache
+    from phloem.programs.api.defaults import set_default_backend as set_default_backend
+    from phloem.programs.api.defaults import set_default_retriever as set_default_retriever
     from phloem.programs.api.function import Program as Program
     from phloem.programs.api.function import function as function
     from phloem.programs.api.primitives import gen as gen
@@ -36,6 +39,11 @@ if TYPE_CHECKING:
     from phloem.programs.api.roles import video as video
     from phloem.programs.api.state import ProgramState as ProgramState
     from phloem.programs.api.state import State as State
+    from phloem.programs.api.tools import Tool as Tool
+    from phloem.programs.api.tools import call_schema as call_schema
+    from phloem.programs.api.tools import call_tool as call_tool
+    from phloem.programs.api.tools import now as now
+    from phloem.programs.api.tools import tool as tool
     from phloem.programs.choices import greedy_token_selection as greedy_token_selection
     from phloem.programs.choices import likelihood as likelihood
     from phloem.programs.choices import token_length_normalized as token_length_normalized
@@ -56,6 +64,7 @@ registry.register("retriever", "phloem.retrieval:default_retriever")
 
 _ROLES = ["system", "user", "assistant"]
 _MODULES: dict[str, list[str]] = {
+    "programs.api.defaults": ["flush_cache", "set_default_backend", "set_default_retriever"],
     "programs.api.function": ["Program", "function"],
     "programs.api.primitives": [
         "gen", "gen_int", "gen_string", "passages", "retrieve", "select",
@@ -66,6 +75,7 @@ _MODULES: dict[str, list[str]] = {
         "image", "parallel", "separate_reasoning", "special", "video",
     ],
     "programs.api.state": ["ProgramState", "State"],
+    "programs.api.tools": ["Tool", "call_schema", "call_tool", "now", "tool"],
     "programs.choices": [
         "greedy_token_selection", "likelihood", "token_length_normalized",
         "unconditional_likelihood_normalized",

@@ -1,0 +1,233 @@
+"""Records: replay without an engine, resume, rewind, and what does not match."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import phloem as ph
+from phloem.errors import EngineError, JournalError, NonDeterminism, ProgramError
+from phloem.programs.testing import ScriptedBackend
+from phloem.retrieval.base import Hit, Hits
+
+from .conftest import FakeRetriever, effects
+
+calls: list[str] = []
+
+
+@ph.function
+def program(s, question: str, limit: int = 2):
+    s += ph.user(question)
+    s += ph.assistant(ph.select("kind", ["a", "b"]))
+    docs = ph.retrieve("docs", question)
+    s += ph.user(ph.passages(docs))
+    forks = s.fork(limit)
+    forks += lambda i: ph.assistant(f"{i}" + ph.gen("part"))
+    forks.join()
+    s += ph.assistant("Sum: " + ph.gen("sum"))
+    return s["kind"], s["part"], s["sum"]
+
+
+def engine(**options: Any) -> ScriptedBackend:
+    return ScriptedBackend(lambda prompt, *_: f"<{len(prompt)}>", **options)
+
+
+def recorded(backend: ScriptedBackend | None = None) -> ph.ProgramState:
+    return program.run(
+        "why", backend=backend or engine(), retriever=FakeRetriever("x", "y"), record=True
+    )
+
+
+class Nothing:
+    """An engine or retriever that must not be asked."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"asked for {name}")
+
+
+def test_a_record_is_plain_json() -> None:
+    """A record goes through JSON text unchanged, effects of all branches included."""
+    record = recorded().record()
+    assert json.loads(json.dumps(record)) == json.loads(json.dumps(record))
+    kinds = {p: [e["kind"] for e in entries] for p, entries in record["entries"].items()}
+    assert kinds == {"": ["select", "retrieve", "gen"], "0": ["gen"], "1": ["gen"]}
+
+
+def test_replay_needs_no_engine() -> None:
+    """A replay has the same value, text and events, with neither engine nor services."""
+    state = recorded()
+    record = json.loads(json.dumps(state.record()))
+    from phloem.programs import registry
+
+    registry.set_default("backend", Nothing())
+    registry.set_default("retriever", Nothing())
+    try:
+        again = program.replay(record)
+    finally:
+        registry.reset("backend")
+        registry.reset("retriever")
+    assert again.value == state.value
+    assert again.text() == state.text()
+
+    def told(run: ph.ProgramState) -> list[Any]:
+        # A replay brings no tokens piece by piece, and measures nothing.
+        return [
+            [pair for pair in effect if pair[0] not in {"miss", "at"}]
+            for effect in effects(run)
+            if ("type", "'token'") not in effect
+        ]
+
+    assert told(again) == told(state)
+
+
+@pytest.mark.parametrize("crash", range(4))
+def test_resume_after_a_crash(crash: int) -> None:
+    """A run that failed at any step goes on from its record and gives what it would have."""
+    whole = recorded()
+    with pytest.raises(EngineError):
+        stream = program.stream(
+            "why",
+            backend=engine(faults={crash: EngineError("crash")}),
+            retriever=FakeRetriever("x", "y"),
+            record=True,
+        )
+        for _ in stream:
+            pass
+    record = json.loads(json.dumps(stream.state.record()))
+    done = sum(map(len, record["entries"].values()))
+    backend = engine()
+    state = program.resume(record, backend=backend, retriever=FakeRetriever("x", "y"))
+    assert state.value == whole.value
+    assert state.text() == whole.text()
+    assert sum(map(len, state.record()["entries"].values())) == 5
+    asked = sum(call.kind in {"generate", "score"} for call in backend.calls)
+    retrieved = 0 if crash else 1
+    assert asked + done + retrieved == 5
+
+
+def test_resume_starts_from_the_recorded_tokens() -> None:
+    """A resumed session begins with the recorded token ids, not with text read anew."""
+    record = recorded().record()
+    del record["entries"][""][-1]
+    backend = engine()
+    program.resume(record, backend=backend, retriever=FakeRetriever("x", "y"))
+    restored = [call.data for call in backend.calls if call.kind == "restore"]
+    assert restored
+    assert not any(call.kind == "open" for call in backend.calls)
+
+
+def test_rewind_changes_one_value() -> None:
+    """Rewinding sets one step's value and runs what comes after anew."""
+    state = recorded()
+    backend = engine()
+    other = program.rewind(
+        state.record(), "kind", set={"kind": "b"}, backend=backend, retriever=FakeRetriever("z")
+    )
+    assert other["kind"] == "b"
+    assert "[1] z" in other.text()
+    assert not any(call.kind == "score" for call in backend.calls)
+    part = program.rewind(
+        state.record(), ("1", 0), set={"part": "NEW"}, backend=engine(), retriever=Nothing()
+    )
+    assert part["part"] == [state["part"][0], "NEW"]
+    docs = program.rewind(
+        state.record(), "docs", set={"docs": Hits((Hit("1", "set", 1.0),))}, backend=engine()
+    )
+    assert "[1] set" in docs.text()
+
+
+def test_rewind_to_unknown_places() -> None:
+    """An address or variable that the record does not have is one clear error."""
+    record = recorded().record()
+    for at, values in (("nope", {}), (("", 9), {}), ("kind", {"sum": "x"})):
+        with pytest.raises(JournalError):
+            program.rewind(record, at, set=values)
+
+
+def test_a_changed_program_is_noticed() -> None:
+    """Another program, other arguments and more effects than recorded are NonDeterminism."""
+
+    def make(text: str, extra: bool) -> ph.Program:
+        @ph.function(name="p")
+        def inner(s, word):
+            s += text + word + ph.gen("x")
+            if extra:
+                s += ph.gen("y")
+
+        return inner
+
+    record = make("a", False).run("w", backend=engine(), record=True).record()
+    assert make("a", False).replay(record).text() == "aw<2>"
+    with pytest.raises(NonDeterminism, match="request"):
+        make("b", False).replay(record, changed=True)
+    with pytest.raises(NonDeterminism, match="ends after 1 effects"):
+        make("a", True).replay(record, changed=True)
+    assert make("a", True).resume(record, changed=True, backend=engine()).text() == "aw<2><5>"
+
+    @ph.function
+    def different(s, word):
+        s += word
+
+    with pytest.raises(NonDeterminism, match="another version"):
+        different.replay(record)
+
+
+def test_hash_follows_helpers_and_prompts_not_lines() -> None:
+    """The identity changes with code, helpers and prompts, and not with their place."""
+    from .test_semantics import load
+
+    def identity(source: str, prompts: dict[str, str] | None = None) -> str:
+        return ph.function(prompts=prompts)(load(source)).identity()
+
+    base = "def helper():\n    return 1\n\ndef program(q):\n    return helper()\n"
+    assert identity(base) == identity("\n\n# moved\n" + base)
+    assert identity(base) != identity(base.replace("return 1", "return 2"))
+    assert identity(base) != identity(base, {"x": "y"})
+
+
+def test_same_seed_same_run() -> None:
+    """A run's seed decides its choices and is drawn once if it is not given."""
+    first = program.run("q", backend=engine(), retriever=FakeRetriever("x"), record=True)
+    seed = first.record()["seed"]
+    second = program.run(
+        "q", backend=engine(), retriever=FakeRetriever("x"), record=True, seed=seed
+    )
+    entries = [
+        {p: [(e["request"], e["outcome"]) for e in es] for p, es in s.record()["entries"].items()}
+        for s in (first, second)
+    ]
+    for path in entries[0]:
+        if path != "":  # the trunk holds measured times
+            assert entries[0][path] == entries[1][path]
+    assert first.value == second.value
+
+
+def test_unrecorded_runs_have_no_record() -> None:
+    """Asking for the record of a run that kept none says how to keep one."""
+    state = program.run("q", backend=engine(), retriever=FakeRetriever("x"))
+    with pytest.raises(ProgramError, match="record=True"):
+        state.record()
+
+
+def test_step_cache_answers_greedy_and_seeded_steps() -> None:
+    """With a store, an equal greedy or seeded step is not asked again; a free one is."""
+
+    @ph.function
+    def steps(s, word):
+        s += word + ph.gen("x")
+        s += ph.gen("y", max_tokens=3)
+
+    store: dict[str, Any] = {}
+    backend = engine()
+    texts = {
+        steps.run("w", backend=backend, temperature=0, step_cache=store).text() for _ in range(3)
+    }
+    assert (len(texts), backend.steps) == (1, 2)
+    steps.run("w", backend=backend, seed=1, step_cache=store)
+    steps.run("w", backend=backend, seed=1, step_cache=store)
+    assert backend.steps == 4
+    steps.run("w", backend=backend, step_cache=store)
+    assert backend.steps == 6
+    assert json.loads(json.dumps(store)) == store
