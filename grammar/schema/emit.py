@@ -114,7 +114,7 @@ class _Writer:
     def _array(self, kind: Arrays) -> str:
         t = self._terminals
         values = finite_items(self._model, kind) if kind.unique else None
-        if values is not None:
+        if values:
             return self._unique(kind, values)
         inner = self._rest(kind, len(kind.prefix))
         if kind.contains is not None:

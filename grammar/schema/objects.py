@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from phloem.errors import ConstraintError
-from phloem.grammar.regex.nodes import ANY_CHAR, And, Node, Not, Rep
+from phloem.grammar.regex.nodes import ANY_CHAR, Alt, And, Node, Not, Rep, literal
 from phloem.grammar.schema.flat import Flat, ObjectGroup, Op, Some, State, joined
 from phloem.grammar.schema.model import KeyClass, Kind, Literals, Member, Objects, Strings
 from phloem.grammar.schema.strings import is_empty, matches_pattern, pattern_language
@@ -119,9 +119,14 @@ def _classes(
             found: list[Op | None] = [op for p, op in group.patterns if p in matched]
             ops.extend(found or [group.others])
         state = joined(ops)
-        if not states.void(state):
+        if not states.void(state) and not _all_taken(shape, taken):
             made.append(KeyClass(And(shape) if shape else None, taken, state))
     return tuple(made)
+
+
+def _all_taken(shape: tuple[Node, ...], taken: tuple[str, ...]) -> bool:
+    """Whether no name is left in the class once the known ones are out."""
+    return bool(shape) and is_empty(And((*shape, Not(Alt(tuple(map(literal, taken)))))))
 
 
 def _name_shapes(states: States, names: State) -> list[tuple[Node, ...]]:
@@ -197,9 +202,9 @@ def _narrowed(states: States, some: Some, other: KeyClass) -> KeyClass | None:
         languages.append(pattern_language(some.within))
     languages += [Not(pattern_language(pattern)) for pattern in some.patterns]
     state = joined((*other.state, some.op))
-    if states.void(state) or (languages and is_empty(And(tuple(languages)))):
-        return None
     taken = tuple(dict.fromkeys((*other.taken, *sorted(some.named))))
+    if states.void(state) or _all_taken(tuple(languages), taken):
+        return None
     return KeyClass(And(tuple(languages)) if languages else None, taken, state)
 
 
