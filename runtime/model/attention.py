@@ -17,7 +17,7 @@ from itertools import pairwise
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from phloem.runtime.model.batch import ForwardBatch
+from phloem.runtime.model.batch import ForwardBatch, KVStorage
 
 __all__ = ["AttentionPlan", "paged_attention", "plan_attention"]
 
@@ -27,7 +27,8 @@ class _Group:
     """Sequences with the same number of rows, attended to in one call.
 
     `rows` [seqs * n] are their rows in the batch, sequence by sequence (None: all rows in
-    order). `mask` [seqs, 1, n, keys] is True where a row sees a key; None means it sees all.
+    order). `mask` is added to the scores of [seqs, kv_heads, share * n, keys]: 0 where a row
+    sees a key, else -inf; None means that all rows see all keys.
     """
 
     seqs: int
@@ -45,40 +46,59 @@ class AttentionPlan:
     groups: list[_Group]
 
 
-def plan_attention(batch: ForwardBatch, page_size: int, window: int | None = None) -> AttentionPlan:
-    """Group the batch's sequences: all decode rows together, each longer chunk alone."""
-    starts = batch.query_starts
-    lengths = [end - start for start, end in pairwise(starts)]
+def plan_attention(
+    batch: ForwardBatch, kv: KVStorage, share: int, window: int | None = None
+) -> AttentionPlan:
+    """Group the batch's sequences: all decode rows together, each longer chunk alone.
+
+    `share` query heads use one KV head; a row sees at most `window` tokens (None: all).
+    """
+    lengths = [end - start for start, end in pairwise(batch.query_starts)]
     decode = [seq for seq, length in enumerate(lengths) if length == 1]
     members = [decode] if decode else []
     members += [[seq] for seq, length in enumerate(lengths) if length > 1]
-    groups = [_group(batch, seqs, lengths[seqs[0]], page_size, window) for seqs in members]
+    groups = []
+    for seqs in members:
+        n = lengths[seqs[0]]
+        rows = _rows(batch, seqs, n)
+        keys = max(batch.context_lens[seq] for seq in seqs)
+        pages = batch.pages[:, : -(-keys // kv.page_size)]
+        if len(seqs) < len(lengths):
+            pages = pages[torch.tensor(seqs, device=pages.device)]
+        visible = _visible(batch, seqs, rows, keys, window)
+        mask = None
+        if visible is not None:
+            hidden = ~visible.repeat(1, 1, share if n > 1 else 1, 1)
+            mask = torch.zeros_like(hidden, dtype=kv.keys[0].dtype)
+            mask.masked_fill_(hidden, float("-inf"))
+        groups.append(_Group(len(seqs), rows, pages, keys, mask))
     return AttentionPlan(batch.slots, groups)
 
 
-def _group(
-    batch: ForwardBatch, seqs: list[int], n: int, page_size: int, window: int | None
-) -> _Group:
+def _rows(batch: ForwardBatch, seqs: list[int], n: int) -> torch.Tensor | None:
+    """The rows of `seqs`, `n` each; None if that is the whole batch."""
+    if len(seqs) * n == batch.query_starts[-1]:
+        return None
     device = batch.tokens.device
-    keys = max(batch.context_lens[seq] for seq in seqs)
-    used = -(-keys // page_size)
-    rows = None
-    if len(seqs) * n < batch.query_starts[-1]:
-        firsts = torch.tensor([batch.query_starts[seq] for seq in seqs], device=device)
-        rows = (firsts[:, None] + torch.arange(n, device=device)).flatten()
-    pages = batch.pages[:, :used]
-    if len(seqs) < batch.pages.shape[0]:
-        pages = pages[torch.tensor(seqs, device=device)]
-    sees_all = n == 1 and all(batch.context_lens[seq] == keys for seq in seqs)
-    if sees_all and (window is None or keys <= window):
-        return _Group(len(seqs), rows, pages, keys, None)
+    firsts = torch.tensor([batch.query_starts[seq] for seq in seqs], device=device)
+    return (firsts[:, None] + torch.arange(n, device=device)).flatten()
+
+
+def _visible(
+    batch: ForwardBatch, seqs: list[int], rows: torch.Tensor | None, keys: int, window: int | None
+) -> torch.Tensor | None:
+    """Who sees whom, bool [seqs, 1, n, keys]; None if every row sees all `keys`."""
     positions = batch.positions if rows is None else batch.positions[rows]
-    positions = positions.view(len(seqs), 1, n, 1)
-    columns = torch.arange(keys, device=device)
-    mask = columns <= positions
+    one_row_each = len(positions) == len(seqs)
+    same_length = all(batch.context_lens[seq] == keys for seq in seqs)
+    if one_row_each and same_length and (window is None or keys <= window):
+        return None
+    positions = positions.view(len(seqs), 1, -1, 1)
+    columns = torch.arange(keys, device=positions.device)
+    visible = columns <= positions
     if window is not None:
-        mask &= columns > positions - window
-    return _Group(len(seqs), rows, pages, keys, mask)
+        visible &= columns > positions - window
+    return visible
 
 
 def paged_attention(
@@ -116,10 +136,7 @@ def _attend(
     folded = folded.reshape(seqs, kv_heads, share * n, head_dim)
     keys = _gather(key_pages, group)
     values = _gather(value_pages, group)
-    mask = group.mask
-    if mask is not None and n > 1:
-        mask = mask.repeat(1, 1, share, 1)
-    out = scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
+    out = scaled_dot_product_attention(folded, keys, values, attn_mask=group.mask)
     out = out.view(seqs, kv_heads, share, n, head_dim).permute(0, 3, 1, 2, 4)
     return out.reshape(seqs * n, -1)
 

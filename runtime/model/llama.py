@@ -96,7 +96,8 @@ class LlamaDecoder:
     @torch.no_grad()
     def forward(self, batch: ForwardBatch, kv: KVStorage) -> torch.Tensor:
         """Write the rows' KV, and return float32 logits [wanted, vocab_size]."""
-        plan = plan_attention(batch, kv.page_size, self.config.window)
+        share = self.config.heads // self.config.kv_heads
+        plan = plan_attention(batch, kv, share, self.config.window)
         table = self._rope(batch.positions, self.dtype)
         x = functional.embedding(batch.tokens, self._embedding)
         for layer, keys, values in zip(self._layers, kv.keys, kv.values, strict=True):

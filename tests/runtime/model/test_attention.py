@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phloem.runtime.model.attention import paged_attention, plan_attention
-from phloem.runtime.model.batch import ForwardBatch
+from phloem.runtime.model.batch import ForwardBatch, KVStorage
 
 
 def reference(query, keys, values, position, window):
@@ -70,7 +70,9 @@ def test_every_row_attends_to_its_own_prefix_only(sequences, window):
     query = torch.randn(starts[-1], heads, head_dim)
     new_keys = torch.cat([k[at.start :] for k, at in zip(keys, positions, strict=True)])
     new_values = torch.cat([v[at.start :] for v, at in zip(values, positions, strict=True)])
-    plan = plan_attention(batch, page_size, window)
+    plan = plan_attention(
+        batch, KVStorage([key_pages], [value_pages], page_size), heads // kv_heads, window
+    )
     out = paged_attention(query, new_keys, new_values, key_pages, value_pages, plan)
     rows = iter(query)
     expected = [
@@ -95,7 +97,7 @@ def test_new_keys_and_values_go_to_their_slots_and_nowhere_else():
         logit_rows=torch.tensor([1]),
     )
     key = torch.ones(2, 1, 8)
-    plan = plan_attention(batch, 4)
+    plan = plan_attention(batch, KVStorage([pool], [values], 4), 2)
     paged_attention(torch.ones(2, 2, 8), key, 2 * key, pool, values, plan)
     assert pool.view(12, 8).sum(1).tolist() == [0.0] * 8 + [8.0, 8.0, 0.0, 0.0]
     assert values.view(12, 8).sum(1).tolist() == [0.0] * 8 + [16.0, 16.0, 0.0, 0.0]

@@ -133,7 +133,7 @@ def gguf_file(tmp_path, tensors):
             for part, heads in {"attn_q.": 4, "attn_k.": 2}.items():
                 if part in target:  # as llama.cpp's converter permutes
                     pairs = values.reshape(heads, 2, -1, HIDDEN).swapaxes(1, 2)
-                    values = np.ascontiguousarray(pairs.reshape(values.shape))  # noqa: PLW2901
+                    values = np.ascontiguousarray(pairs.reshape(values.shape))
             if values.ndim == 1:
                 writer.add_tensor(target, values)
             else:
