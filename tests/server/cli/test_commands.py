@@ -105,3 +105,15 @@ def test_help_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_grammar_check_tells_good_from_bad(phloem: Command, home: Path) -> None:
+    """A schema that can be enforced is said to be; a regex that can't is an error with code 2."""
+    (home / "good.json").write_text('{"type": "integer"}')
+    (home / "bad.txt").write_text("a[b\n")
+    good = phloem("grammar", "check", "good.json")
+    assert (good.code, good.out.splitlines()[0]) == (0, "good.json: json_schema, can be enforced")
+    bad = phloem("grammar", "check", "bad.txt")
+    assert bad.code == 2
+    assert "regex" in bad.err
+    assert phloem("grammar", "check", "nix.json").code == 2
