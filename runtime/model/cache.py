@@ -2,7 +2,7 @@
 
 What lives here: `cache_dir`, `content_hash` and `CacheEntry`, a folder of derived files that
 are written atomically and checked when read. What does not: what is in them (`load.py`).
-A cache is never needed: a file that is missing or damaged is made again.
+Nothing in it is precious: a file that is missing or damaged is made again.
 """
 
 from __future__ import annotations
@@ -74,18 +74,18 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            write(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(
             f"the cache directory can't be written: {error}",
-            hint="set PHLOEM_CACHE_DIR to a folder you may write to",
+            hint="free some space, or set PHLOEM_CACHE_DIR to a folder you may write to",
         ) from error
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 class CacheEntry:

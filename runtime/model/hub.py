@@ -7,6 +7,7 @@ interrupted downloads, and shows a model only once all its files are there.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -110,8 +111,12 @@ def _usable(folder: Path, gguf: str) -> Path | None:
     """The model in a snapshot, if all of it is there."""
     if gguf:
         return folder / gguf if (folder / gguf).exists() else None
-    complete = (folder / "tokenizer.json").exists() and any(folder.glob("*.safetensors"))
-    return folder if complete else None
+    shards = {path.name for path in folder.glob("*.safetensors")}
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        shards = shards if wanted <= shards else set()
+    return folder if shards and (folder / "tokenizer.json").exists() else None
 
 
 def _reporter(progress: OnProgress) -> type[Any]:

@@ -234,6 +234,19 @@ def test_a_folder_is_fetched_from_the_hub_and_found_offline(hub, monkeypatch):
     assert "org/name" in [m.name for m in store.list_models()]
 
 
+def test_a_folder_that_lacks_a_shard_is_not_found(hub):
+    """A sharded model counts as here only once every shard of its index is."""
+    folder = store.pull("org/name")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(
+        json.dumps({"weight_map": {"a": "model.safetensors", "b": "more.safetensors"}})
+    )
+    with pytest.raises(ModelNotFound):
+        store.model_path("org/name")
+    (folder / "more.safetensors").write_bytes(b"")
+    assert store.model_path("org/name") == folder
+
+
 def test_one_gguf_file_of_the_hub_can_be_named(hub):
     """ORG/NAME:FILE.gguf fetches that file alone."""
     path = store.pull("org/name:small.gguf")
