@@ -368,6 +368,11 @@ class Backend(Protocol):
         """Compute and keep a constant prefix; returns its tokens. Pins are bounded."""
         ...
 
+    async def prepare(self, constraints: Sequence[Constraint]) -> None:
+        """Compile constraints that steps will soon use, off the event loop. Advice only: one that
+        can't be compiled raises at its own step."""
+        ...
+
     async def flush_cache(self) -> None:
         """Forget all KV that no running step needs."""
         ...

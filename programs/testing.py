@@ -151,6 +151,10 @@ class ScriptedBackend:
         self.calls.append(Call("prefill", prompt=decode(tokens), data=namespace))
         return len(tokens)
 
+    async def prepare(self, constraints: Sequence[Constraint]) -> None:
+        """Remembers the call."""
+        self.calls.append(Call("prepare", data=tuple(constraints)))
+
     async def flush_cache(self) -> None:
         """Remembers the call."""
         self.calls.append(Call("flush_cache"))

@@ -17,6 +17,7 @@ import torch
 
 from phloem.errors import Cancelled, Unsupported
 from phloem.grammar.compiler import GrammarCompiler
+from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import Backend, Capabilities, ChatFormat, Segment, Snapshot, Special
 from phloem.runtime.embedded_session import EmbeddedSession, Place, Services
 from phloem.runtime.engine.engine import Engine
@@ -161,6 +162,12 @@ class EmbeddedBackend(Backend):
             raise message.error
         assert isinstance(message, Computed)
         return message.tokens
+
+    async def prepare(self, constraints: Sequence[Constraint]) -> None:
+        """See `Backend`."""
+        await self.start()
+        for constraint in constraints:
+            await asyncio.to_thread(self._load().services.compiler.compile, constraint)
 
     async def flush_cache(self) -> None:
         """See `Backend`. Pins are given up too."""

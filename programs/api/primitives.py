@@ -197,7 +197,35 @@ def _texts(name: str | None, choices: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(choices))
 
 
-@mark("retrieve")
+def _search(
+    name_or_query: str,
+    query: str | None = None,
+    /,
+    *,
+    index: str | None = None,
+    k: int | None = None,
+    mode: Mode | None = None,
+    filter: Mapping[str, Any] | None = None,  # noqa: A002 - Elasticsearch's word
+    fields: Sequence[str] | None = None,
+    min_score: float | None = None,
+    timeout: float | None = None,
+    retries: int = 0,
+) -> Search:
+    """The effect of `retrieve` with these arguments."""
+    name, text = (None, name_or_query) if query is None else (name_or_query, query)
+    given = {
+        "index": index,
+        "k": k,
+        "mode": mode,
+        "filter": filter,
+        "fields": tuple(fields) if fields is not None else None,
+        "min_score": min_score,
+    }
+    options = {key: value for key, value in given.items() if value is not None}
+    return Search(name, text, options, timeout, retries)
+
+
+@mark("retrieve", effect=_search)
 def retrieve(
     name_or_query: str,
     query: str | None = None,
@@ -214,26 +242,29 @@ def retrieve(
 ) -> Hits:
     """Search, and return the hits; `retrieve(name, query)` also keeps them as a variable.
 
-    The arguments are those of `retrieval.base.Query`. Runs at once in both styles. Raises the
-    kinds of `RetrievalError`, and `ProgramError` outside of a program.
+    The arguments are those of `retrieval.base.Query`. Acts at once in both styles. A retrieval
+    that is certain to run, with arguments that are known, may be started before its place,
+    beside the steps before it; its error is raised at its place. Raises the kinds of
+    `RetrievalError`, and `ProgramError` outside of a program.
     """
-    name, text = (None, name_or_query) if query is None else (name_or_query, query)
+    effect = _search(
+        name_or_query,
+        query,
+        index=index,
+        k=k,
+        mode=mode,
+        filter=filter,
+        fields=fields,
+        min_score=min_score,
+        timeout=timeout,
+        retries=retries,
+    )
     frame = current()
     if frame is None:
         raise ProgramError(
             "retrieve() works inside a running program",
             hint="ask the retriever itself elsewhere: await retriever.search(Query(...))",
         )
-    given = {
-        "index": index,
-        "k": k,
-        "mode": mode,
-        "filter": filter,
-        "fields": tuple(fields) if fields is not None else None,
-        "min_score": min_score,
-    }
-    options = {key: value for key, value in given.items() if value is not None}
-    effect = Search(name, text, options, timeout, retries)
     return frame.ask(effect)  # type: ignore[no-any-return] # a search gives hits
 
 

@@ -142,7 +142,8 @@ def prepare(
     state = ProgramState(Branch(run))
     frame = _frame(program, run, state, bound)
     arguments = list(bound.arguments.values())
-    return Started(state, run, drive_run(run, lambda: execute(compiled, frame, arguments)), stream)
+    body = lambda: execute(compiled, frame, arguments)  # noqa: E731 - needs its variables
+    return Started(state, run, drive_run(run, body, compiled.constraints), stream)
 
 
 def failed(program: Startable, args: Mapping[str, Any], error: BaseException) -> ProgramState:

@@ -7,6 +7,7 @@ lowering (`lower.py`), the code (`factory.py`) or running it (`executor/machine.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import types
@@ -14,9 +15,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from phloem.grammar.spec import Constraint
 from phloem.programs import nodes as n
 from phloem.programs.check import Finding
-from phloem.programs.compiler.drafts import TEMPS, Draft
+from phloem.programs.compiler import ahead
+from phloem.programs.compiler.drafts import TEMPS, Draft, place
 from phloem.programs.compiler.factory import is_async, make_factory
 from phloem.programs.compiler.lower import Lowering
 from phloem.programs.compiler.scope import loaded, stored
@@ -30,7 +33,9 @@ __all__ = ["Compiled", "Op", "compile_function"]
 class Op:
     """How a node runs: which fragment, what its value means, and where each outcome leads.
 
-    `reads` are the variables and `temps` the temporaries that the fragment reads.
+    `reads` are the variables and `temps` the temporaries that the fragment reads. `early` are
+    the retrievals (node, fragment that gives the effect) that may be started before this node,
+    and `next_use` the nodes between this one and the next step of the session.
     """
 
     node: str
@@ -40,9 +45,11 @@ class Op:
     is_async: bool
     reads: tuple[str, ...]
     temps: tuple[int, ...]
+    early: tuple[tuple[str, int], ...] = ()
+    next_use: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Compiled:
     """A compiled function. `factory` is None if it is one opaque node that calls `function`."""
 
@@ -51,6 +58,12 @@ class Compiled:
     ops: Mapping[str, Op]
     factory: Callable[..., Any] | None
     temps: int = 0
+
+    @functools.cached_property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The constraints of the program's steps, as far as they are known before a run."""
+        found = [node.constraint for node in self.graph.nodes.values() if isinstance(node, n.Gen)]
+        return tuple(dict.fromkeys(constraint for constraint in found if constraint is not None))
 
 
 _NAMES = {"locals", "vars", "dir", "eval", "exec", "super", "_getframe", "currentframe"}
@@ -74,6 +87,9 @@ def compile_function(
     lowering = Lowering(source, state)
     drafts = lowering.lower()
     graph, ids = _graph(source, name, drafts)
+    early = _early_drafts(drafts)
+    plan = ahead.retrievals(graph)
+    distance = ahead.next_use(graph)
     ops = {
         ids[index]: Op(
             ids[index],
@@ -83,10 +99,24 @@ def compile_function(
             is_async(draft),
             graph.nodes[ids[index]].reads,
             _temps_read(draft),
+            tuple((node, early[node][0]) for node in plan[ids[index]]),
+            distance[ids[index]],
         )
         for index, draft in enumerate(drafts)
     }
-    return Compiled(function, graph, ops, make_factory(source, drafts), lowering.builder.temp())
+    fragments = [*drafts, *(draft for _, draft in early.values())]
+    return Compiled(function, graph, ops, make_factory(source, fragments), lowering.builder.temp())
+
+
+def _early_drafts(drafts: list[Draft]) -> dict[str, tuple[int, Draft]]:
+    """For every retrieval that may be early: the fragment, after all others, of its effect."""
+    found: dict[str, tuple[int, Draft]] = {}
+    for draft, identity in zip(drafts, _ids(drafts), strict=True):
+        if draft.early is not None:
+            body: list[ast.stmt] = [place(ast.Return(draft.early), draft.early)]
+            index = len(drafts) + len(found)
+            found[identity] = (index, Draft("retrieve", draft.line, body, "return"))
+    return found
 
 
 def _refuse(source: FunctionSource) -> None:

@@ -36,6 +36,8 @@ class Draft:
     fields: dict[str, Any] = field(default_factory=dict)
     exits: dict[str, int] = field(default_factory=dict)
     opaque: str | None = None
+    early: ast.expr | None = None
+    """An expression for a retrieval's effect, if that can be known before its place."""
     problems: list[Finding] = field(default_factory=list)
 
 

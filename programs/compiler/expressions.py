@@ -11,6 +11,7 @@ once and in order (lambda, comprehension) stays inside, and is done when it is r
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -151,6 +152,9 @@ class Lifter:
             facts = self.facts(called, kind)
             draft.fields, draft.problems = facts.fields, facts.problems
             self._fields_of_calls(draft, called, kind)
+            if kind == "retrieve":
+                draft.early = self._early(called)
+                draft.fields["early"] = draft.early is not None
             if kind in {"gen", "select"} and (self.parallel or draft.fields.get("independent")):
                 draft.fields["independent"] = True
                 called.func = place(call(name(DEFER), called.func), called.func)
@@ -161,6 +165,23 @@ class Lifter:
     def facts(self, node: ast.Call, kind: str) -> Facts:
         """What the call of a step says about itself."""
         return describe(node, kind, self.source)
+
+    def _early(self, node: ast.Call) -> ast.expr | None:
+        """The effect of a retrieval whose arguments are constants and the function's variables.
+
+        Anything else could do something when it is evaluated, or need what is not there yet.
+        """
+        values = [*node.args, *(keyword.value for keyword in node.keywords)]
+        plain = all(
+            isinstance(value, ast.Constant)
+            or (isinstance(value, ast.Name) and value.id in self.source.locals)
+            for value in values
+        )
+        if not plain or any(keyword.arg is None for keyword in node.keywords):
+            return None
+        effect = ast.Attribute(node.func, "__phloem_effect__", ast.Load())
+        made = ast.Call(effect, list(node.args), list(node.keywords))
+        return copy.deepcopy(place(made, node))  # type: ignore[no-any-return] # a copy of a node
 
     def _fields_of_calls(self, draft: Draft, node: ast.Call, kind: str) -> None:
         if kind in {"call", "tool"}:

@@ -7,10 +7,11 @@ up, and the final event. What does not: the program's nodes (`machine.py`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from phloem.errors import where_of
+from phloem.grammar.spec import Constraint
 from phloem.programs.events import RunFailed, RunFinished, RunStarted
 from phloem.programs.executor import hub
 from phloem.programs.executor.run import Run, Site
@@ -19,9 +20,12 @@ from phloem.programs.executor.values import show
 __all__ = ["drive_run"]
 
 
-async def drive_run(run: Run, body: Callable[[], Any]) -> Any:
+async def drive_run(
+    run: Run, body: Callable[[], Any], constraints: Sequence[Constraint] = ()
+) -> Any:
     """Run `body` (the machine) in a greenlet to its end and return its value.
 
+    `constraints` are those that the program's steps may use: the engine compiles them meanwhile.
     Whatever happens, the feed ends, tasks of the run are gone and sessions are closed.
     """
     site = Site(run.program)
@@ -33,6 +37,8 @@ async def drive_run(run: Run, body: Callable[[], Any]) -> Any:
         args={name: show(value) for name, value in run.args.items()},
         trace_id=run.trace_id,
     )
+    if constraints and run.record.mode != "replay":
+        run.spawn(_prepare(run, constraints))
     try:
         run.value = await _within_deadline(run, body)
         await run.stop_tasks()
@@ -57,6 +63,11 @@ async def drive_run(run: Run, body: Callable[[], Any]) -> Any:
         for branch in run.branches:
             await branch.close()
         run.feed.close()
+
+
+async def _prepare(run: Run, constraints: Sequence[Constraint]) -> None:
+    backend = await run.backend()
+    await backend.prepare(constraints)
 
 
 async def _within_deadline(run: Run, body: Callable[[], Any]) -> Any:

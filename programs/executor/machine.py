@@ -20,8 +20,8 @@ from phloem.programs.events import BranchTaken, Ran
 from phloem.programs.executor import hub
 from phloem.programs.executor.deferred import Deferred
 from phloem.programs.executor.frame import Frame, Handle, current, enter, leave
-from phloem.programs.executor.prefetch import Prefetch
 from phloem.programs.executor.run import Site
+from phloem.programs.executor.services import start_search
 
 __all__ = ["execute"]
 
@@ -76,21 +76,41 @@ class _Machine:
         for fragment in self._fragments:
             names = fragment.__code__.co_freevars
             self._cells.update(zip(names, fragment.__closure__ or (), strict=True))
-        self._prefetch = Prefetch(compiled.graph, frame, self._cells)
 
     def run(self) -> Any:
         op: Op | None = self._compiled.ops[self._compiled.graph.entry]
         while op is not None:
             node = self._compiled.graph.nodes[op.node]
             self._frame.node, self._frame.line = node.id, node.line
-            self._prefetch.before(node)
+            self._look_ahead(op)
             self._resolve(op)
             value = self._fragment(op)
+            self._hint(op, node.kind)
             if op.role == "return":
                 self._resolve_all()
                 return value.value() if isinstance(value, Deferred) else value
             op = self._next(op, node.kind, value, node.writes)
         return None
+
+    def _look_ahead(self, op: Op) -> None:
+        """Start the retrievals that are certain to follow, if all they need is there."""
+        run = self._frame.run
+        for node, fragment in op.early:
+            if run.has_early(node) or run.record.replaying(self._frame.branch.path):
+                continue
+            try:
+                effect = self._fragments[fragment]()
+            except (NameError, TypeError):
+                continue  # a variable is not set, or the call is wrong: its own place will tell
+            values = [effect.query, *effect.options.values()]
+            if all(isinstance(value, str | int | float) for value in values):
+                run.start_early(node, effect, run.spawn(start_search(run, effect)))
+
+    def _hint(self, op: Op, kind: str) -> None:
+        """Tell the engine when the session it just used is used again."""
+        session = self._frame.branch.opened
+        if kind in {"gen", "select"} and session is not None:
+            session.hint(op.next_use)
 
     def _fragment(self, op: Op) -> Any:
         fragment = self._fragments[op.fragment]

@@ -97,6 +97,10 @@ class Run:
         """Remember a retrieval that was started before its node."""
         self._early[node] = (effect, task)
 
+    def has_early(self, node: str) -> bool:
+        """Whether the retrieval of `node` was started and not yet taken."""
+        return node in self._early
+
     def take_early(self, node: str | None, effect: Search) -> asyncio.Task[Hits] | None:
         """The early retrieval for `node`, if it asked just what `effect` asks."""
         asked, task = self._early.pop(node or "", (None, None))
@@ -172,8 +176,14 @@ class Run:
         """Start a task that ends with the run at the latest."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._finished)
         return task
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        # Who needs the outcome awaits the task; asyncio need not report what nobody needed.
+        if not task.cancelled():
+            task.exception()
 
     async def stop_tasks(self) -> None:
         """Cancel what still runs for this run, and wait until it is gone."""
