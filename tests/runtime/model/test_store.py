@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 import threading
 import zipfile
 from dataclasses import replace
@@ -270,3 +272,9 @@ def test_an_unreachable_hub_is_an_error_that_offers_another_way():
     with pytest.raises(ModelError, match="can't be fetched") as error:
         store.pull("org/name")
     assert "folder" in error.value.hint
+
+
+def test_looking_for_models_imports_no_torch():
+    """The command line can list and fetch models without loading the engine."""
+    code = "import sys, phloem.runtime.model.store; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
