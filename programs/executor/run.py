@@ -86,6 +86,7 @@ class Run:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._early: dict[str, tuple[Search, asyncio.Task[Hits]]] = {}
         self._ready: Backend | None = None
+        self._loading = asyncio.Lock()
         self._retriever: Retriever | None = settings.retriever
 
     @property
@@ -119,7 +120,9 @@ class Run:
     async def backend(self) -> Backend:
         """The run's engine, loaded: that may take seconds, so it is done off the loop."""
         if self._ready is None:
-            self._ready = await asyncio.to_thread(_load, self.settings.backend)
+            async with self._loading:
+                if self._ready is None:
+                    self._ready = await asyncio.to_thread(_load, self.settings.backend)
         return self._ready
 
     async def retriever(self) -> Retriever:

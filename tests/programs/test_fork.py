@@ -103,7 +103,7 @@ def test_group_takes_text_lists_and_functions() -> None:
         forks = s.fork(2)
         forks += "same "
         forks += ["a", "b"]
-        forks += lambda i: str(i)
+        forks += str
         return [f.text() for f in forks]
 
     assert program.run(backend=ScriptedBackend()).value == ["same a0", "same b1"]

@@ -227,7 +227,7 @@ def test_opaque_parts_say_why(kind: str) -> None:
 def test_check_finds_what_is_wrong_before_a_run() -> None:
     """Bad regex, empty choices, unknown templates, double names and dead code are findings."""
 
-    @ph.function
+    @ph.function  # noqa: RET503 - what follows the return is the case
     def program(s):
         s += ph.gen("a", regex="(")
         s += ph.select("b", [])

@@ -86,15 +86,14 @@ def test_replay_needs_no_engine() -> None:
 def test_resume_after_a_crash(crash: int) -> None:
     """A run that failed at any step goes on from its record and gives what it would have."""
     whole = recorded()
+    stream = program.stream(
+        "why",
+        backend=engine(faults={crash: EngineError("crash")}),
+        retriever=FakeRetriever("x", "y"),
+        record=True,
+    )
     with pytest.raises(EngineError):
-        stream = program.stream(
-            "why",
-            backend=engine(faults={crash: EngineError("crash")}),
-            retriever=FakeRetriever("x", "y"),
-            record=True,
-        )
-        for _ in stream:
-            pass
+        list(stream)
     record = json.loads(json.dumps(stream.state.record()))
     done = sum(map(len, record["entries"].values()))
     backend = engine()

@@ -146,9 +146,7 @@ def test_retries_and_timeout() -> None:
 
     @ph.function
     async def program(s, which):
-        if which:
-            return flaky()
-        await slow()
+        return flaky() if which else await slow()
 
     assert program.run(True, backend=ScriptedBackend()).value == 3
     with pytest.raises(DeadlineExceeded, match="'slow'"):
