@@ -10,6 +10,7 @@ next start. A second signal ends it at once.
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 from collections.abc import Callable
@@ -23,7 +24,6 @@ from phloem.programs import registry
 from phloem.programs.protocol import Backend
 from phloem.retrieval.base import Retriever
 from phloem.retrieval.defaults import default_retriever
-from phloem.runtime.embedded import EmbeddedBackend
 from phloem.server.http.app import create_app
 from phloem.server.http.engine import Engine
 from phloem.server.http.logs import configure_logs
@@ -68,7 +68,9 @@ def _parts(
 def _backend(settings: Settings) -> Backend:
     """The embedded engine with the model of the settings; a part that was set wins."""
     if settings.model is not None:
-        return EmbeddedBackend(settings.model)
+        # torch is loaded with the model, not before the server answers probes.
+        embedded = importlib.import_module("phloem.runtime.embedded")
+        registry.set_default("backend", embedded.EmbeddedBackend(settings.model))
     backend: Backend = registry.default("backend")
     return backend
 

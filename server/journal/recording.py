@@ -6,8 +6,7 @@ What lives here: `JournalRecord`. What does not: replaying (the record's base cl
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +18,13 @@ from phloem.programs.executor.record import Address, Entry, Record
 from phloem.server.journal.schema import effects
 from phloem.server.journal.store import Store
 
-__all__ = ["JournalRecord", "StoredEffect", "read_effects"]
+__all__ = [
+    "JournalRecord",
+    "StoredEffect",
+    "entry_from_json",
+    "entry_to_json",
+    "read_effects",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,6 @@ class JournalRecord(Record):
     store: Store | None = None
     unfinished: set[Address] = field(default_factory=set)
     """Tool calls that were begun by an execution that died."""
-    positions: Iterator[int] = field(default_factory=itertools.count)
 
     @classmethod
     def load(
@@ -59,7 +63,6 @@ class JournalRecord(Record):
     ) -> JournalRecord:
         """The record of a run that goes on from `stored`."""
         record = cls(run=run, store=store, mode="resume", drawn_seed=seed)
-        record.positions = itertools.count(len(stored))
         for effect in stored:
             if effect.entry is None:
                 record.unfinished.add((effect.path, effect.seq))
@@ -84,8 +87,8 @@ class JournalRecord(Record):
     def add(self, path: str, entry: Entry) -> Address:
         """Keep a new effect, and queue it for the disk."""
         path, seq = super().add(path, entry)
-        data = {name: getattr(entry, name) for name in Entry.__slots__}
-        position = next(self.positions)
+        kept = self.entries[path][seq]
+        data = entry_to_json(kept)
 
         def write(connection: Connection) -> None:
             # A tool call has a row from its beginning; it is replaced.
@@ -93,7 +96,7 @@ class JournalRecord(Record):
             connection.execute(delete(effects).where(here))
             connection.execute(
                 insert(effects).values(
-                    run=self.run, path=path, seq=seq, position=position, entry=data
+                    run=self.run, path=path, seq=seq, position=kept.order, entry=data
                 )
             )
 
@@ -121,9 +124,15 @@ class JournalRecord(Record):
             return
         if self.store is None:
             return
-        row = {"run": self.run, "path": path, "seq": seq, "position": next(self.positions)}
+        position = sum(map(len, self.entries.values()))
+        row = {"run": self.run, "path": path, "seq": seq, "position": position}
         written = self.store.write(lambda c: c.execute(insert(effects).values(**row)).rowcount)
         await asyncio.wrap_future(written)
+
+
+def entry_to_json(entry: Entry) -> dict[str, Any]:
+    """The entry as plain JSON."""
+    return {name: getattr(entry, name) for name in Entry.__slots__}
 
 
 def entry_from_json(data: Mapping[str, Any]) -> Entry:

@@ -6,9 +6,7 @@ a program is still the same. What does not: running them (`manager.py`).
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -72,7 +70,7 @@ class Catalog:
                     f"two programs are named {program.name!r}",
                     hint="give one another name: @function(name=...)",
                 )
-            made = Registered(program, _arguments(program), program_hash(program))
+            made = Registered(program, _arguments(program), program.identity())
             self._programs[program.name] = made
 
     def __iter__(self) -> typing.Iterator[Registered]:
@@ -111,16 +109,6 @@ def load_catalog(targets: Iterable[str]) -> Catalog:
         found += programs
     # A program that one file imports from another is the same object.
     return Catalog(dict.fromkeys(found))
-
-
-def program_hash(program: Program) -> str:
-    """What must be equal for a recorded run to go on: the graph, the source file with the
-    program's helpers, and its prompts."""
-    parts = [json.dumps(program.graph.describe(), sort_keys=True, default=repr)]
-    file = inspect.getsourcefile(program.function)
-    if file is not None and Path(file).is_file():
-        parts.append(Path(file).read_text(encoding="utf-8"))
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def _arguments(program: Program) -> type[BaseModel]:

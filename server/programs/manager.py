@@ -106,14 +106,13 @@ class RunManager:
         settings: dict[str, Any] = {
             "backend": self.state.engine.backend,
             "retriever": self.state.retriever,
-            "record": record,
             "seed": row.seed,
             "deadline": row.options.get("deadline_s"),
             "token_budget": row.options.get("token_budget"),
             "namespace": row.caller if self.state.settings.isolate_keys else "",
         }
         arguments = registered.parse(row.args)
-        started = prepare(registered.program, (), {**settings, **arguments})
+        started = prepare(registered.program, (), {**settings, **arguments}, record)
         started.run.id = row.id
         started.run.trace_id = row.trace_id
         return started

@@ -1,73 +1,77 @@
 """A run's effects up to a step, that step perhaps changed.
 
-What lives here: the choice of effects that a rewound run takes over. What does not: running
-(`manager.py`).
-
-Effects are kept in the order they happened, over all branches. Everything after the step in
-that order is dropped: what a sibling branch did later is done again, with the same random key.
+What lives here: from a request's address and value to the effects that a rewound run takes
+over. What does not: the cutting itself (`programs/executor/rewind.py`) and running.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from phloem.errors import JournalError
+from phloem.programs.executor.record import Address, Entry, Record
+from phloem.programs.executor.rewind import find, rewind
+from phloem.retrieval.base import Hit, Hits
 from phloem.server.http.replies import RequestError
-from phloem.server.journal.recording import StoredEffect
+from phloem.server.journal.recording import StoredEffect, entry_from_json, entry_to_json
 from phloem.server.programs.models import RewindRequest
 
 __all__ = ["rewound"]
 
 
-def rewound(effects: Sequence[StoredEffect], asked: RewindRequest) -> list[StoredEffect]:
+def rewound(stored: Sequence[StoredEffect], asked: RewindRequest) -> list[StoredEffect]:
     """The effects before the step, and the step itself with its new value if one is set.
 
     Raises `RequestError` if the step is not found, or found more than once.
     """
-    at = _find(effects, asked)
-    kept = list(effects[:at])
-    if "set" in asked.model_fields_set:
-        step = effects[at]
-        if step.entry is None:
-            raise _refused("the step is a call that is not known to have ended", "set")
-        kept.append(StoredEffect(step.path, step.seq, _changed(step.entry, asked.set)))
-    return kept
+    record = Record()
+    for effect in stored:
+        if effect.entry is not None:
+            record.entries.setdefault(effect.path, []).append(entry_from_json(effect.entry))
+    try:
+        path, seq = find(record, _address(record, asked))
+        pivot = record.entries[path][seq]
+        values = {}
+        if "set" in asked.model_fields_set:
+            values[str(pivot.name)] = _value(pivot, asked.set)
+        cut = rewind(record, (path, seq), values)
+    except JournalError as error:
+        raise _refused(error.message, "node" if asked.node is not None else "seq") from None
+    kept = [
+        (entry.order, StoredEffect(name, number, entry_to_json(entry)))
+        for name, entries in cut.entries.items()
+        for number, entry in enumerate(entries)
+    ]
+    return [effect for _, effect in sorted(kept, key=lambda pair: pair[0])]
 
 
-def _find(effects: Sequence[StoredEffect], asked: RewindRequest) -> int:
+def _address(record: Record, asked: RewindRequest) -> Address:
     if (asked.node is None) == (asked.seq is None):
         raise _refused("name the step either by `node` or by `path` and `seq`", "node")
+    if asked.seq is not None:
+        return (asked.path, asked.seq)
     found = [
-        at
-        for at, effect in enumerate(effects)
-        if (
-            (effect.entry or {}).get("node") == asked.node
-            if asked.node is not None
-            else (effect.path, effect.seq) == (asked.path, asked.seq)
-        )
+        (path, seq)
+        for path, entries in record.entries.items()
+        for seq, entry in enumerate(entries)
+        if entry.node == asked.node
     ]
-    if not found:
-        raise _refused("the run has no such step", "node" if asked.node else "seq")
-    if len(found) > 1:
-        places = ", ".join(f"{effects[at].path!r}/{effects[at].seq}" for at in found)
-        raise _refused(f"the node was passed {len(found)} times: {places}", "node")
-    return found[0]
+    if len(found) == 1:
+        return found[0]
+    places = ", ".join(f"path {path!r} seq {seq}" for path, seq in found)
+    problem = f"was passed {len(found)} times: {places}" if found else "has no recorded step"
+    raise _refused(f"the node {problem}", "node")
 
 
-def _changed(entry: Mapping[str, Any], value: Any) -> dict[str, Any]:
-    """The entry as if the step had ended with `value`: text is tokenised anew, so the tokens
-    that were recorded go."""
-    outcome: Any = value
-    if entry["kind"] == "gen":
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        fresh = {"text": text, "tokens": [], "logprobs": [], "finish_reason": "stop"}
-        outcome = [{**entry["outcome"][0], **fresh}]
-    elif entry["kind"] == "select":
-        if not isinstance(value, str):
-            raise _refused("the value of a choice is one of its texts", "set")
-        outcome = {**entry["outcome"], "choice": value}
-    return {**entry, "outcome": outcome, "session": None}
+def _value(entry: Entry, value: Any) -> Any:
+    """The new value as the record's own code takes it."""
+    if entry.kind != "retrieve":
+        return value
+    try:
+        return Hits(tuple(Hit.from_json(hit) for hit in value))
+    except (KeyError, TypeError) as error:
+        raise _refused(f"hits are objects with id, text and score: {error}", "set") from None
 
 
 def _refused(message: str, param: str) -> RequestError:
