@@ -201,7 +201,7 @@ class EmbeddedBackend(Backend):
             settings = dataclasses.replace(settings, kv_tokens=tokens)
         engine = Engine(model.decoder, vocabulary, settings)
         compiler = GrammarCompiler(
-            model.tokenizer.to_json(), vocabulary.size, sorted(model.eos_ids)
+            model.tokenizer.to_json(), vocabulary.width, sorted(model.eos_ids)
         )
         services = Services(engine, vocabulary, compiler, model.fingerprint, settings.jump_forward)
         capabilities = Capabilities(

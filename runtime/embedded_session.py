@@ -162,7 +162,7 @@ class EmbeddedSession(Session):
         # Compiling blocks; what is compiled already comes at once.
         matcher = await asyncio.to_thread(self._services.compiler.matcher, constraint)
         closes = constraint.finish == "force"
-        return Constrained(matcher, self._services.vocabulary.size, closes=closes)
+        return Constrained(matcher, self._services.vocabulary, closes=closes)
 
     async def score(self, choices: Sequence[str], *, empty_context: bool = False) -> ScoreResult:
         """See `Session`."""

@@ -26,19 +26,18 @@ __all__ = ["complete", "complete_cached"]
 
 def complete(state: EngineState, plan: Plan, logits: torch.Tensor) -> None:
     """Take what a forward pass has computed. `logits` float32 [wanted rows, vocab]."""
-    drawing: list[tuple[Generation, torch.Tensor]] = []
+    ends: list[tuple[Generation, int]] = []
     at = 0
     for entry in plan.entries:
         wanted = entry.wanted
-        rows = logits[at : at + wanted]
         at += wanted
         entry.seq.computed += entry.rows
         if isinstance(entry.job, Scoring):
-            _guard(state, entry.job, _score, state, entry, rows)
+            _guard(state, entry.job, _score, state, entry, logits[at - wanted : at])
         elif not entry.seq.pending and isinstance(entry.job, Generation) and wanted:
-            drawing.append((entry.job, rows))
-    _heal(state, drawing)
-    _draw(state, drawing)
+            ends.append((entry.job, at - 1))
+    _heal(state, logits, ends)
+    _draw(state, logits, ends)
     for job in {id(entry.job): entry.job for entry in plan.entries}.values():
         if job in state.running:
             _guard(state, job, _settle, state, job)
@@ -61,47 +60,50 @@ def _guard(state: EngineState, job: Job, action: Callable[..., None], *args: obj
         state.fail_unexpectedly([job], error)
 
 
-def _heal(state: EngineState, drawing: list[tuple[Generation, torch.Tensor]]) -> None:
-    """Decide the borders; each has two rows, the one before the border's token and its own."""
-    borders = [(job, rows) for job, rows in drawing if job.border is not None]
-    _sample(state, borders, 0, Generation.border_draw, Generation.settle_border)
+def _heal(state: EngineState, logits: torch.Tensor, ends: list[tuple[Generation, int]]) -> None:
+    """Decide the borders, from the row before the last of each."""
+    borders = [(job, row - 1) for job, row in ends if job.border is not None]
+    _sample(state, logits, borders, Generation.border_draw, Generation.settle_border)
 
 
-def _draw(state: EngineState, drawing: list[tuple[Generation, torch.Tensor]]) -> None:
+def _draw(state: EngineState, logits: torch.Tensor, ends: list[tuple[Generation, int]]) -> None:
     """Draw the next token of every job whose last row is computed."""
     ready = [
-        (job, rows)
-        for job, rows in drawing
+        (job, row)
+        for job, row in ends
         if job in state.running and job.finish is None and not job.seq.pending
     ]
-    _sample(state, ready, -1, Generation.draw, Generation.take)
+    _sample(state, logits, ready, Generation.draw, Generation.take)
 
 
 def _sample(
     state: EngineState,
-    jobs: list[tuple[Generation, torch.Tensor]],
-    row: int,
+    logits: torch.Tensor,
+    jobs: list[tuple[Generation, int]],
     draw_of: Callable[[Generation], Draw],
     take: Callable[[Generation, int, LogprobOf], None],
 ) -> None:
+    """Draw a token for each job from its row of the logits, which is used up."""
+    drawing: list[tuple[Generation, LogprobOf]] = []
     draws: list[Draw] = []
-    drawing: list[tuple[Generation, torch.Tensor]] = []
+    rows: list[int] = []
 
-    def prepare(job: Generation, rows: torch.Tensor) -> None:
+    def prepare(job: Generation, row: int) -> None:
         draw = draw_of(job)
         if job.finish is None:
+            drawing.append((job, _lookup(state, job, logits[row])))
             draws.append(draw)
-            drawing.append((job, rows))
+            rows.append(row)
 
-    for job, rows in jobs:
-        _guard(state, job, prepare, job, rows)
+    for job, row in jobs:
+        _guard(state, job, prepare, job, row)
     if not drawing:
         return
-    logits = torch.stack([rows[row] for _, rows in drawing])
-    logits[:, state.vocabulary.known :] = -torch.inf
-    tokens = sample(logits, draws)
-    for (job, rows), token in zip(drawing, tokens, strict=True):
-        _guard(state, job, take, job, token, _lookup(state, job, rows[row]))
+    if len(rows) < len(logits):
+        logits = logits[torch.tensor(rows, device=logits.device)]
+    tokens = sample(logits[:, : state.vocabulary.size], draws)
+    for (job, lookup), token in zip(drawing, tokens, strict=True):
+        _guard(state, job, take, job, token, lookup)
 
 
 def _lookup(state: EngineState, job: Generation, row: torch.Tensor) -> LogprobOf:
@@ -110,7 +112,7 @@ def _lookup(state: EngineState, job: Generation, row: torch.Tensor) -> LogprobOf
     if count is None:
         return None
     logprobs = torch.log_softmax(row, dim=-1)
-    best = logprobs[: state.vocabulary.known].topk(count) if count else None
+    best = logprobs[: state.vocabulary.size].topk(count) if count else None
     text = state.vocabulary.text
 
     def of(token: int) -> TokenLogprob:

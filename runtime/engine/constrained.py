@@ -20,22 +20,23 @@ from collections import deque
 import numpy as np
 
 from phloem.grammar.spec import Matcher
+from phloem.runtime.engine.vocabulary import Vocabulary
 
 __all__ = ["Constrained"]
 
 
 class Constrained:
-    """`vocab` is the width of the logits; `closes` stands for `finish="force"`."""
+    """`closes` stands for `finish="force"`."""
 
-    def __init__(self, matcher: Matcher, vocab: int, *, closes: bool) -> None:
+    def __init__(self, matcher: Matcher, vocabulary: Vocabulary, *, closes: bool) -> None:
         self.matcher = matcher
         self.closing = False
         """Whether the way out is being taken."""
         self.spent_s = 0.0
         """Seconds spent in the grammar engine."""
         self._dictated: deque[int] = deque()
-        self._words = np.zeros(-(-vocab // 32), dtype=np.int32)
-        self._vocab = vocab
+        self._words = np.zeros(-(-vocabulary.width // 32), dtype=np.int32)
+        self._size = vocabulary.size
         self._closes = closes
         self._way_out: list[int] | None = None
         """The way out from the present choice, where it is known."""
@@ -43,14 +44,14 @@ class Constrained:
         """Check tokens sampled with at most this many left."""
 
     def allowed(self) -> np.ndarray | None:
-        """Which tokens may be sampled, bool [vocab]; None: all of them."""
+        """Which tokens may be sampled, bool [size of the vocabulary]; None: all of them."""
         began = time.perf_counter()
         restricted = self.matcher.fill_mask(self._words)
         self.spent_s += time.perf_counter() - began
         if not restricted:
             return None
         bits = np.unpackbits(self._words.view(np.uint8), bitorder="little")
-        return bits[: self._vocab].view(np.bool_)
+        return bits[: self._size].view(np.bool_)
 
     def dictated(self) -> int | None:
         """The next token, if it is not for the model to choose; `take_dictated` takes it."""

@@ -117,38 +117,39 @@ class Generation(Job):
             constrained.matcher if constrained else None,
         )
         position = len(self.seq.tokens) - 1
-        return Draw(self.params, self._noise.uniform(position), allowed, {}, self._seen)
+        return Draw(self.params, self._noise.uniform(position), allowed, seen=self._seen)
 
     def draw(self) -> Draw:
         """The draw of the next token, from the logits of the last row.
 
         Sets `finish` where a constraint leaves nothing to draw.
         """
+        banned = self._banned()
         allowed = self._allowed()
-        if allowed is not None and not allowed.any():
-            self.finish = "stop"
-        position = len(self.seq.tokens)
-        uniform = self._noise.uniform(position)
-        return Draw(self.params, uniform, allowed, self._counts, self._seen)
+        if allowed is not None:
+            allowed[list(banned)] = False
+            if not allowed.any():
+                self.finish = "stop"
+        uniform = self._noise.uniform(len(self.seq.tokens))
+        return Draw(self.params, uniform, allowed, banned, self._counts, self._seen)
 
     def _allowed(self) -> np.ndarray | None:
-        if self.constrained is not None:
-            dictated = self.constrained.dictated()
-            if dictated is not None:
-                only = np.zeros(self._vocabulary.size, dtype=np.bool_)
-                only[dictated] = True
-                return only
-        allowed = self.constrained.allowed() if self.constrained else None
-        banned: set[int] = set()
+        if self.constrained is None:
+            return None
+        dictated = self.constrained.dictated()
+        if dictated is None:
+            return self.constrained.allowed()
+        only = np.zeros(self._vocabulary.size, dtype=np.bool_)
+        only[dictated] = True
+        return only
+
+    def _banned(self) -> frozenset[int]:
+        banned: frozenset[int] = frozenset()
         if self.params.ignore_eos:
             banned |= self._vocabulary.eos_ids
         if self._generated < self.params.min_tokens:
             banned |= self._vocabulary.eos_ids.union(self.params.stop_token_ids)
-        if banned:
-            if allowed is None:
-                allowed = np.ones(self._vocabulary.size, dtype=np.bool_)
-            allowed[list(banned)] = False
-        return allowed
+        return banned
 
     # What a drawn token leads to
 

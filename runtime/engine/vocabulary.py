@@ -12,16 +12,16 @@ __all__ = ["Vocabulary"]
 
 
 class Vocabulary:
-    """Tables over the ids [0, size); `size` is the width of the logits.
+    """Tables over the ids [0, size) that can be sampled.
 
-    Ids from `known` on are padding of the weights and are never sampled.
+    `width` is the width of the logits and of the masks; ids from `size` on are padding.
     """
 
-    def __init__(self, tokenizer: Tokenizer, size: int, eos_ids: frozenset[int]) -> None:
-        self.size = size
-        self.known = min(size, tokenizer.vocab_size)
+    def __init__(self, tokenizer: Tokenizer, width: int, eos_ids: frozenset[int]) -> None:
+        self.width = width
+        self.size = min(width, tokenizer.vocab_size)
         self.eos_ids = eos_ids
-        self.token_bytes = [tokenizer.token_bytes(i) for i in range(self.known)]
+        self.token_bytes = [tokenizer.token_bytes(i) for i in range(self.size)]
         self.table = TokenTable(self.token_bytes, excluded=tokenizer.specials.values())
         self._tokenizer = tokenizer
 

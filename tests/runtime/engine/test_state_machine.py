@@ -36,7 +36,7 @@ from phloem.runtime.model.tiny import tiny_model
 
 MODEL = tiny_model(layers=1)
 VOCABULARY = Vocabulary(MODEL.tokenizer, MODEL.decoder.vocab_size, MODEL.eos_ids)
-COMPILER = GrammarCompiler(MODEL.tokenizer.to_json(), VOCABULARY.size, sorted(MODEL.eos_ids))
+COMPILER = GrammarCompiler(MODEL.tokenizer.to_json(), VOCABULARY.width, sorted(MODEL.eos_ids))
 WORDS = ["the user", " because", " be", " yes", "a", ' {"', " answer is"]
 RULES = [
     None,
@@ -149,7 +149,7 @@ class Sessions(RuleBasedStateMachine):
         prompt = life.prompt = life.transcript.prompt()
         heals = prompt.heal and len(prompt.tokens) > 1 and tokens > 0
         constrained = constraint and Constrained(
-            COMPILER.matcher(constraint), VOCABULARY.size, closes=constraint.finish == "force"
+            COMPILER.matcher(constraint), VOCABULARY, closes=constraint.finish == "force"
         )
         ids = list(prompt.tokens)
         job = Generation(
