@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from phloem.retrieval.elastic.mapping import FullText
     from phloem.retrieval.elastic.opensearch import OpenSearchRetriever
     from phloem.retrieval.embedded.index import EmbeddedIndex
-    from phloem.retrieval.fallback import FallbackRetriever
     from phloem.retrieval.rerank import EmbeddingReranker
 
 __all__ = [
@@ -40,7 +39,6 @@ __all__ = [
     "EmbeddedIndex",
     "EmbeddingReranker",
     "Exists",
-    "FallbackRetriever",
     "FieldMap",
     "Filter",
     "FullText",
@@ -64,7 +62,6 @@ _LAZY = {
     "ElasticsearchRetriever": "phloem.retrieval.elastic.elasticsearch",
     "EmbeddedIndex": "phloem.retrieval.embedded.index",
     "EmbeddingReranker": "phloem.retrieval.rerank",
-    "FallbackRetriever": "phloem.retrieval.fallback",
     "FieldMap": "phloem.retrieval.elastic.bodies",
     "FullText": "phloem.retrieval.elastic.mapping",
     "OpenSearchRetriever": "phloem.retrieval.elastic.opensearch",

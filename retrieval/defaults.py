@@ -6,6 +6,9 @@ What lives here: the choice. What does not: the retrievers.
     PHLOEM_OPENSEARCH_URL  else: an OpenSearch cluster, likewise
     PHLOEM_INDEX_DIR       else: the folder of the embedded indexes
                            (by default: `phloem/indexes` in the user's data folder)
+    PHLOEM_RETRIEVAL_FALLBACK
+                           what answers when a server can't: "embedded" (the embedded indexes) or
+                           "empty" (no hits, marked); without it the error is raised
     PHLOEM_ES_TEXT_FIELD, PHLOEM_ES_TITLE_FIELD, PHLOEM_ES_VECTOR_FIELD
                            the fields of an index that phloem did not make; its metadata are
                            then all its other fields
@@ -17,11 +20,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from phloem.errors import ConfigError
 from phloem.retrieval.elastic.address import from_environment
 from phloem.retrieval.elastic.bodies import FieldMap
 from phloem.retrieval.elastic.server import ServerRetriever
 from phloem.retrieval.embed.protocol import Embedder
 from phloem.retrieval.embedded.index import EmbeddedIndex
+from phloem.retrieval.fallback import Fallback
 from phloem.retrieval.lazy import load
 
 __all__ = ["default_retriever", "index_folder"]
@@ -38,18 +43,32 @@ def default_retriever(
 ) -> ServerRetriever | EmbeddedIndex:
     """The retriever that `environment` (by default the process's) names. Nothing is contacted.
 
-    `embedder` makes the vectors of documents that are added. Raises `ConfigError` for an
-    address that is none.
+    `embedder` makes the vectors of documents that are added. Raises `ConfigError` for a setting
+    that makes no sense.
     """
     settings = os.environ if environment is None else environment
     for prefix, retriever in _SERVERS.items():
         address = from_environment(settings, prefix)
         if address is not None:
             made: ServerRetriever = load(retriever)(
-                address, fields=_fields(settings), embedder=embedder
+                address,
+                fields=_fields(settings),
+                embedder=embedder,
+                fallback=_fallback(settings),
             )
             return made
     return EmbeddedIndex(index_folder(settings), embedder=embedder)
+
+
+def _fallback(environment: Mapping[str, str]) -> Fallback:
+    named = environment.get("PHLOEM_RETRIEVAL_FALLBACK", "")
+    if named == "embedded":
+        return EmbeddedIndex(index_folder(environment))
+    if named not in ("", "empty"):
+        raise ConfigError(
+            f"PHLOEM_RETRIEVAL_FALLBACK is {named!r}", hint='"embedded", "empty", or not set'
+        )
+    return "empty" if named else None
 
 
 def _fields(environment: Mapping[str, str]) -> FieldMap | None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from phloem.errors import FieldNotFound
 from phloem.retrieval.base import Hit, Query
 from phloem.retrieval.documents import plain_text
-from phloem.retrieval.filters import And, Exists, Filter, Not, Or, Range, Term, Terms
+from phloem.retrieval.filters import And, Exists, Filter, Not, Or, Range, Term, Terms, values_at
 from phloem.retrieval.pipeline import RANK_CONSTANT, TIE_BREAKER, boosted_fields, window
 
 __all__ = [
@@ -168,8 +168,8 @@ def _filtered(clause: dict[str, Any], wanted: Filter | None, fields: FieldMap) -
 def hit_of(found: Mapping[str, Any], fields: FieldMap, index: str) -> Hit:
     """A server's hit. Raises `FieldNotFound` if the document has no text."""
     source: Mapping[str, Any] = found.get("_source") or {}
-    text = source.get(fields.text)
-    if not isinstance(text, str):
+    text = _text_at(source, fields.text)
+    if text is None:
         raise FieldNotFound(
             f"document {found.get('_id')!r} of index {index!r} has no text field {fields.text!r}",
             hint=f"it has: {', '.join(sorted(source)) or 'nothing'}; name the text field "
@@ -177,16 +177,21 @@ def hit_of(found: Mapping[str, Any], fields: FieldMap, index: str) -> Hit:
             index=index,
             field=fields.text,
         )
-    title = source.get(fields.title)
     return Hit(
         id=str(found.get("_id", "")),
         text=text,
         score=float(found.get("_score") or 0.0),
-        title=title if isinstance(title, str) else None,
+        title=_text_at(source, fields.title),
         index=index,
         meta=meta_of(source, fields),
         highlights=tuple(found.get("highlight", {}).get(fields.text, ())),
     )
+
+
+def _text_at(source: Mapping[str, Any], field: str) -> str | None:
+    """The text in `field`, which may lie in an object ("page.body") or be several ("tags")."""
+    values = list(values_at(source, field))
+    return "\n".join(values) if values and all(isinstance(v, str) for v in values) else None
 
 
 def meta_of(source: Mapping[str, Any], fields: FieldMap) -> dict[str, Any]:

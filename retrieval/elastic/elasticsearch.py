@@ -13,6 +13,7 @@ from phloem.retrieval.elastic.bodies import FieldMap
 from phloem.retrieval.elastic.elasticsearch_client import ElasticsearchTransport
 from phloem.retrieval.elastic.server import ServerRetriever
 from phloem.retrieval.embed.protocol import Embedder
+from phloem.retrieval.fallback import Fallback
 
 __all__ = ["ElasticsearchRetriever"]
 
@@ -38,6 +39,7 @@ class ElasticsearchRetriever(ServerRetriever):
         fields: FieldMap | None = None,
         embedder: Embedder | None = None,
         fuse_on_server: bool | None = None,
+        fallback: Fallback = None,
     ) -> None:
         address = Address.parse(
             urls,
@@ -54,4 +56,5 @@ class ElasticsearchRetriever(ServerRetriever):
             fields=fields,
             embedder=embedder,
             fuse_on_server=fuse_on_server,
+            fallback=fallback,
         )

@@ -14,7 +14,7 @@ import elasticsearch
 
 from phloem.errors import IncompatibleServer
 from phloem.retrieval.elastic.address import Address
-from phloem.retrieval.elastic.transport import Reply, not_json, unreachable, untrusted
+from phloem.retrieval.elastic.transport import CONNECTIONS, Reply, not_json, unreachable, untrusted
 
 __all__ = ["ElasticsearchTransport"]
 
@@ -35,6 +35,7 @@ class ElasticsearchTransport:
             list(address.urls),
             basic_auth=address.basic_auth,
             api_key=address.api_key,
+            connections_per_node=CONNECTIONS,
             max_retries=0,
             retry_on_timeout=False,
             **options,

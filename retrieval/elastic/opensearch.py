@@ -13,6 +13,7 @@ from phloem.retrieval.elastic.bodies import FieldMap
 from phloem.retrieval.elastic.opensearch_client import OpenSearchTransport
 from phloem.retrieval.elastic.server import ServerRetriever
 from phloem.retrieval.embed.protocol import Embedder
+from phloem.retrieval.fallback import Fallback
 
 __all__ = ["OpenSearchRetriever"]
 
@@ -37,6 +38,7 @@ class OpenSearchRetriever(ServerRetriever):
         fields: FieldMap | None = None,
         embedder: Embedder | None = None,
         fuse_on_server: bool | None = None,
+        fallback: Fallback = None,
     ) -> None:
         address = Address.parse(
             urls,
@@ -52,4 +54,5 @@ class OpenSearchRetriever(ServerRetriever):
             fields=fields,
             embedder=embedder,
             fuse_on_server=fuse_on_server,
+            fallback=fallback,
         )

@@ -13,7 +13,7 @@ import opensearchpy
 
 from phloem.errors import ConfigError
 from phloem.retrieval.elastic.address import Address
-from phloem.retrieval.elastic.transport import Reply, not_json, unreachable, untrusted
+from phloem.retrieval.elastic.transport import CONNECTIONS, Reply, not_json, unreachable, untrusted
 
 __all__ = ["OpenSearchTransport"]
 
@@ -37,6 +37,7 @@ class OpenSearchTransport:
         self._client = opensearchpy.AsyncOpenSearch(
             list(address.urls),
             http_auth=address.basic_auth,
+            maxsize=CONNECTIONS,
             max_retries=0,
             retry_on_timeout=False,
             **options,

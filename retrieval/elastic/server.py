@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from phloem.errors import RetrievalTimeout, RetrievalUnavailable
+from phloem.errors import RetrievalError, RetrievalTimeout, RetrievalUnavailable
 from phloem.retrieval.base import AddReport, Document, Hits, IndexInfo, Query
 from phloem.retrieval.elastic.address import Address
 from phloem.retrieval.elastic.bodies import FieldMap
@@ -22,6 +22,7 @@ from phloem.retrieval.elastic.loop import on_network_loop
 from phloem.retrieval.elastic.searching import Searching
 from phloem.retrieval.elastic.transport import Transport
 from phloem.retrieval.embed.protocol import Embedder
+from phloem.retrieval.fallback import Fallback, answer_instead
 from phloem.retrieval.filters import Filter, parse_filter
 from phloem.retrieval.pipeline import run_search
 
@@ -38,7 +39,7 @@ class ServerRetriever:
     `retries` repetitions of what failed at once. `fields` names the fields of indexes that
     phloem did not make. `embedder` makes vectors; without one, an index that was filled with a
     known embedder still uses that. `fuse_on_server` says where hybrid rankings are fused: None
-    finds out, the hits are the same.
+    finds out, the hits are the same. `fallback` answers when the server can't (`fallback.py`).
     """
 
     def __init__(
@@ -51,11 +52,13 @@ class ServerRetriever:
         fields: FieldMap | None = None,
         embedder: Embedder | None = None,
         fuse_on_server: bool | None = None,
+        fallback: Fallback = None,
     ) -> None:
         scrub_client_logs(address)
         self.address = address
         self.source = str(address)
         self._timeout = timeout
+        self._fallback = fallback
         self._caller = Caller(address, open_transport, retries=retries)
         self._cluster = Cluster(self._caller, fields or FieldMap(), _ADMIN_S)
         self._searching = Searching(self._cluster, embedder, fuse_on_server=fuse_on_server)
@@ -65,13 +68,9 @@ class ServerRetriever:
     async def search(self, query: Query) -> Hits:
         """See `base.Retriever.search`."""
         try:
-            hits = await run_search(query, self._answer, timeout=self._timeout, source=self.source)
-        except (RetrievalTimeout, RetrievalUnavailable) as error:
-            if error.details.get("kind") != "circuit-open":
-                self._breaker.failed(error)
-            raise
-        self._breaker.succeeded()
-        return hits
+            return await self._guarded(query)
+        except RetrievalError as error:
+            return await answer_instead(self._fallback, query, error)
 
     @property
     def suspended_s(self) -> float:
@@ -83,8 +82,10 @@ class ServerRetriever:
         return await self._cluster.ask_info(self._timeout)
 
     async def aclose(self) -> None:
-        """Close connections; the next call opens them again."""
+        """Close connections, the fallback's too; the next call opens them again."""
         await self._caller.aclose()
+        if self._fallback is not None and self._fallback != "empty":
+            await self._fallback.aclose()
 
     async def create(self, index: str, *, model: type | None = None) -> None:
         """See `base.Index.create`."""
@@ -130,6 +131,17 @@ class ServerRetriever:
     async def indexes(self) -> list[IndexInfo]:
         """See `base.Index.indexes`."""
         return await self._indexes.indexes()
+
+    async def _guarded(self, query: Query) -> Hits:
+        """The server's answer; what it says of the server's health is kept."""
+        try:
+            hits = await run_search(query, self._answer, timeout=self._timeout, source=self.source)
+        except (RetrievalTimeout, RetrievalUnavailable) as error:
+            if error.details.get("kind") != "circuit-open":
+                self._breaker.failed(error)
+            raise
+        self._breaker.succeeded()
+        return hits
 
     async def _answer(self, query: Query) -> Hits:
         if self._breaker.suspicious:

@@ -13,7 +13,11 @@ from typing import Any, Protocol
 from phloem.errors import IncompatibleServer, RetrievalTimeout, RetrievalUnavailable
 from phloem.retrieval.elastic.address import Address
 
-__all__ = ["Reply", "Transport", "not_json", "timed_out", "unreachable", "untrusted"]
+__all__ = ["CONNECTIONS", "Reply", "Transport", "not_json", "timed_out", "unreachable", "untrusted"]
+
+
+CONNECTIONS = 64
+"""Connections to one server; a search that finds none free waits within its own timeout."""
 
 
 @dataclass(frozen=True, slots=True)

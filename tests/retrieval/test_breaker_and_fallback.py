@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from phloem.errors import (
+    ConfigError,
     IndexNotFound,
     RetrievalRefused,
     RetrievalTimeout,
@@ -18,9 +19,9 @@ from phloem.retrieval import (
     Document,
     ElasticsearchRetriever,
     EmbeddedIndex,
-    FallbackRetriever,
     Query,
 )
+from phloem.retrieval.defaults import default_retriever
 from phloem.retrieval.elastic.breaker import Breaker
 from phloem.retrieval.testing import FakeRetriever
 
@@ -188,44 +189,85 @@ async def test_mistakes_do_not_open_the_circuit(connect: Any, scripted: Any, es:
     assert len(server.requests) == 3
 
 
+DEAD = "http://127.0.0.1:1"
+
+
 async def test_the_embedded_index_answers_for_a_dead_server(connect: Any, tmp_path: Any) -> None:
     """With a fallback index its hits come back, marked with the reason."""
     spare = EmbeddedIndex(tmp_path)
     await spare.add([Document("a", "spare words")])
-    retriever = FallbackRetriever(connect("http://127.0.0.1:1", retries=0), spare)
-    hits = await retriever.search(Query("spare"))
-    assert [hit.id for hit in hits] == ["a"]
-    assert hits.fallback is not None
-    assert "RetrievalUnavailable" in hits.fallback
-    assert not hits.partial
-    await retriever.aclose()
+    retriever = connect(DEAD, retries=0, fallback=spare)
+    for _ in range(3):
+        hits = await retriever.search(Query("spare"))
+        assert [hit.id for hit in hits] == ["a"]
+        assert hits.fallback is not None
+        assert hits.fallback.startswith("RetrievalUnavailable: ")
+        assert not hits.partial
+    assert "embedded" in hits.source
 
 
-async def test_an_empty_fallback_is_marked() -> None:
+async def test_an_empty_fallback_is_marked(connect: Any) -> None:
     """With "empty" there are no hits, and the program can see that nobody answered."""
-    primary = FakeRetriever()
-    primary.failures = [RetrievalTimeout("no answer in 1 s")]
-    retriever = FallbackRetriever(primary, "empty")
-    hits = await retriever.search(Query("x"))
+    hits = await connect(DEAD, retries=0, fallback="empty").search(Query("x"))
     assert (len(hits), hits.partial, hits.source) == (0, True, "empty")
-    assert hits.causes == ("RetrievalTimeout: no answer in 1 s",)
+    assert "can't reach" in hits.causes[0]
     assert hits.fallback == hits.causes[0]
-    await retriever.aclose()
 
 
-async def test_a_primary_that_answers_is_not_marked() -> None:
+async def test_partial_results_fall_back_too(connect: Any, scripted: Any, es: Any) -> None:
+    """A search that failed in part is answered by the fallback unless partial hits are allowed."""
+    shards = {"total": 2, "successful": 1, "failed": 1}
+    server = scripted(es.reply(es.found(es.hit(), _shards=shards)))
+    spare = FakeRetriever([Document("spare", "words")])
+    retriever = connect(server.url, fallback=spare)
+    hits = await retriever.search(Query("words"))
+    assert [hit.id for hit in hits] == ["spare"]
+    assert hits.fallback.startswith("PartialResults")
+    allowed = await retriever.search(Query("words", allow_partial=True))
+    assert (allowed[0].id, allowed.partial, allowed.fallback) == ("1", True, None)
+
+
+async def test_a_server_that_answers_is_not_marked(connect: Any, scripted: Any, es: Any) -> None:
     """Without a failure the fallback is not asked."""
     spare = FakeRetriever()
-    retriever = FallbackRetriever(FakeRetriever([Document("a", "words")]), spare)
+    retriever = connect(scripted(es.reply(es.found(es.hit()))).url, fallback=spare)
     hits = await retriever.search(Query("words"))
     assert (len(hits), hits.fallback) == (1, None)
     assert spare.queries == []
 
 
-@pytest.mark.parametrize("mistake", [IndexNotFound("no index"), RetrievalRefused("no key")])
-async def test_mistakes_do_not_fall_back(mistake: Exception) -> None:
+@pytest.mark.parametrize(
+    ("status", "kind", "error"),
+    [
+        (404, "index_not_found_exception", IndexNotFound),
+        (401, "security_exception", RetrievalRefused),
+    ],
+)
+async def test_mistakes_do_not_fall_back(
+    connect: Any, scripted: Any, es: Any, status: int, kind: str, error: type[Exception]
+) -> None:
     """A missing index or a refused key is raised, not hidden by the fallback."""
-    primary = FakeRetriever()
-    primary.failures = [mistake]
-    with pytest.raises(type(mistake)):
-        await FallbackRetriever(primary, "empty").search(Query("x"))
+    server = scripted(es.reply({"error": {"root_cause": [{"type": kind}]}}, status))
+    with pytest.raises(error):
+        await connect(server.url, fallback="empty").search(Query("x"))
+
+
+def test_the_fallback_from_the_environment(tmp_path: Any) -> None:
+    """PHLOEM_RETRIEVAL_FALLBACK is "embedded", "empty" or nothing; other words are refused."""
+    base = {"PHLOEM_ES_URL": DEAD, "PHLOEM_INDEX_DIR": str(tmp_path)}
+    for named, hits in (("embedded", IndexNotFound), ("empty", 0), ("", RetrievalUnavailable)):
+        retriever = default_retriever({**base, "PHLOEM_RETRIEVAL_FALLBACK": named})
+
+        async def search(store: Any = retriever) -> int:
+            try:
+                return len(await store.search(Query("x", index="none")))
+            finally:
+                await store.aclose()
+
+        if isinstance(hits, int):
+            assert asyncio.run(search()) == hits
+        else:
+            with pytest.raises(hits):
+                asyncio.run(search())
+    with pytest.raises(ConfigError, match="FALLBACK is 'other'"):
+        default_retriever({**base, "PHLOEM_RETRIEVAL_FALLBACK": "other"})

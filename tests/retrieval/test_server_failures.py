@@ -405,6 +405,15 @@ async def test_foreign_indexes_by_their_own_field_names(
     assert clause["filter"] == [{"term": {"author": "ann"}}]
 
 
+async def test_text_inside_objects_and_lists(connect: Any, scripted: Any, es: Any) -> None:
+    """A field in an object is named with dots; a list of texts is joined."""
+    source = {"page": {"body": ["first", "second"]}, "n": 1}
+    server = scripted(es.reply(es.found({"_id": "1", "_score": None, "_source": source})))
+    fields = FieldMap(text="page.body", meta=None)
+    (hit,) = await connect(server.url, fields=fields).search(Query("x"))
+    assert (hit.text, hit.title, hit.score) == ("first\nsecond", None, 0.0)
+
+
 async def test_a_document_without_the_text_field(connect: Any, scripted: Any, es: Any) -> None:
     """A hit that lacks the text field is an error that lists its fields, never empty text."""
     found = es.found({"_id": "7", "_score": 1.0, "_source": {"content": "x"}})
