@@ -13,10 +13,14 @@ from typing import Any
 from llguidance import LLMatcher
 
 from phloem.errors import ConstraintError
-from phloem.grammar.engine import byte_tokenizer
-from phloem.grammar.lowering import lower
+from phloem.grammar.analysis import automaton
+from phloem.grammar.lowering import MAX_SOURCE, lower, regex_language, schema_model
 from phloem.grammar.python_types import constraint_of_type, schema_of_type, value_of_text
-from phloem.grammar.spec import Bounds, Constraint, Finish
+from phloem.grammar.quote import locate, quote_constraint
+from phloem.grammar.regex.lengths import has_boolean, lengths
+from phloem.grammar.schema.lengths import schema_lengths
+from phloem.grammar.schema.strings import is_empty
+from phloem.grammar.spec import Bounds, Constraint, Finish, Span
 
 __all__ = ["DefaultAnalyser", "default_analyser"]
 
@@ -54,6 +58,12 @@ class DefaultAnalyser:
             found = constraint_of_type(type)
         else:
             found = Constraint("json_schema", _schema_text(schema))
+        if len(found.source) > MAX_SOURCE:
+            raise ConstraintError(
+                f"the {found.kind} has {len(found.source):,} characters; "
+                f"at most {MAX_SOURCE:,} are compiled",
+                hint="split it, or take out descriptions and examples",
+            )
         if finish is None:
             finish = "force" if found.kind == "json_schema" else "free"
         made = Constraint(found.kind, found.source, after, finish, whitespace)
@@ -61,8 +71,26 @@ class DefaultAnalyser:
         return made
 
     def bounds(self, constraint: Constraint, *, budget_s: float = 0.5) -> Bounds:
+        """See `spec.Analyser`. Lengths are without what `after` demands before the text."""
+        match constraint.kind:
+            case "choices":
+                sizes = [len(choice) for choice in json.loads(constraint.source)]
+                return Bounds(min(sizes), max(sizes))
+            case "regex":
+                return _regex_bounds(constraint.source, budget_s)
+            case "json_schema":
+                low, high = schema_lengths(schema_model(constraint.source))
+                # White space is optional: the shortest text has none, the longest is unknown.
+                return Bounds(low, None if constraint.whitespace else high)
+        return Bounds(notes=("the lengths of a Lark grammar are not known",))
+
+    def quote(self, passages: Sequence[tuple[str, str]]) -> Constraint:
         """See `spec.Analyser`."""
-        return Bounds()
+        return quote_constraint(passages)
+
+    def locate(self, passages: Sequence[tuple[str, str]], quote: str) -> tuple[Span, ...]:
+        """See `spec.Analyser`."""
+        return locate(passages, quote)
 
     def parse(self, constraint: Constraint, text: str, target: Any = None) -> Any:
         """See `spec.Analyser`."""
@@ -95,19 +123,41 @@ def _schema_text(schema: Any) -> str:
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConstraintError(f"the schema is not JSON: {error}") from error
     elif not isinstance(schema, dict | bool):
         schema = schema_of_type(schema)
     if not isinstance(schema, dict | bool):
         raise ConstraintError("a JSON Schema is an object or a boolean")
-    return json.dumps(schema, ensure_ascii=False)
+    try:
+        return json.dumps(schema, ensure_ascii=False)
+    except RecursionError as error:
+        raise ConstraintError("the schema is nested too deeply to enforce") from error
+    except (TypeError, ValueError) as error:
+        raise ConstraintError(f"the schema can't be written as JSON: {error}") from error
+
+
+def _regex_bounds(pattern: str, budget_s: float) -> Bounds:
+    language = regex_language(pattern)
+    if is_empty(language):
+        return Bounds(0, 0, empty=True, notes=("no text matches the regex",))
+    low, high = lengths(language)
+    if not has_boolean(language):
+        return Bounds(low, high)
+    exact = automaton(pattern, budget_s=budget_s)
+    if exact is None:
+        return Bounds(low, high, notes=("lookaround: the true bounds may be tighter",))
+    return Bounds(exact.min_chars, exact.max_chars, empty=exact.empty)
 
 
 def _check(constraint: Constraint) -> None:
+    """Raise `ConstraintError` if the engine can't run the constraint."""
     grammar = LLMatcher.grammar_from_lark(lower(constraint))
-    matcher = LLMatcher(byte_tokenizer(), grammar, log_level=0)
-    if matcher.is_error():
+    # Without a tokenizer, so that a Lark grammar may name special tokens.
+    failed, messages = LLMatcher.validate_grammar_with_warnings(grammar)
+    if failed:
         raise ConstraintError(
-            f"the {constraint.kind} can't be enforced: {matcher.get_error().splitlines()[0]}"
+            f"the {constraint.kind} can't be enforced: {' '.join(messages[0].split())[:300]}"
         )
+    if constraint.kind == "regex" and is_empty(regex_language(constraint.source)):
+        raise ConstraintError("no text matches the regex", pattern=constraint.source)

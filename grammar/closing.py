@@ -72,8 +72,8 @@ def _by_level(matcher: LLMatcher, base: tuple[int, bool]) -> bytes | None:
     states = 0
     while level and states < _LEVEL_STATES:
         kinds: dict[tuple[bytes, int], bytes] = {}
-        for path in level:
-            here = path = _advance(matcher, here, path)
+        for start in level:
+            here = path = _advance(matcher, here, start)
             if matcher.is_error():
                 return None
             if matcher.is_accepting():

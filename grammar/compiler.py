@@ -31,14 +31,11 @@ from phloem.grammar.spec import Constraint
 
 __all__ = ["GrammarCompiler"]
 
-_MAX_SOURCE = 2_000_000
-"""Characters of source text: ten times the largest schema met in practice."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
     root: LLMatcher
-    byte_root: LLMatcher
+    byte_root: LLMatcher | None
     prelude: str | None
     tracker: Tracker | None
     cost: int
@@ -159,11 +156,6 @@ class GrammarCompiler:
                 self._used -= _cost(old, entry)
 
     def _build(self, constraint: Constraint) -> _Compiled:
-        if len(constraint.source) > _MAX_SOURCE:
-            raise ConstraintError(
-                f"the constraint's source has {len(constraint.source)} characters; "
-                f"the limit is {_MAX_SOURCE}"
-            )
         body = lower(constraint)
         whole = body
         if constraint.after is not None:
@@ -184,7 +176,9 @@ class GrammarCompiler:
             model = schema_model(constraint.source)
             tracker = Tracker(model) if needs_tracking(model) else None
         cost = len(constraint.source) + len(whole)
-        return _Compiled(root, byte_root, constraint.after, tracker, cost)
+        return _Compiled(
+            root, None if byte_root.is_error() else byte_root, constraint.after, tracker, cost
+        )
 
 
 def _cost(key: Constraint, entry: Future[_Compiled]) -> int:

@@ -1,52 +1,84 @@
 """Constraint -> the Lark grammar llguidance runs.
 
-What lives here: the dispatch by kind, `after`, and the writing of literals and regexes in
-Lark's notation. What does not: what a schema or a regex means (schema/, regex/).
+What lives here: the dispatch by kind, and `after`. What does not: what a schema or a regex means
+(schema/, regex/).
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import re
 import time
 from collections.abc import Mapping
 
 from phloem.errors import ConstraintError
 from phloem.grammar.regex.emit import plain_terminal
+from phloem.grammar.regex.nodes import Node
 from phloem.grammar.regex.parser import parse_regex
 from phloem.grammar.regex.resolve import full_match
 from phloem.grammar.schema.build import build_model
-from phloem.grammar.schema.emit import write_grammar
+from phloem.grammar.schema.emit import write_rules
 from phloem.grammar.schema.model import Model
 from phloem.grammar.spec import Constraint
 
-__all__ = ["lark_string", "lower", "schema_model", "with_prelude"]
+__all__ = [
+    "MAX_SOURCE",
+    "lark_string",
+    "lower",
+    "lower_rules",
+    "regex_language",
+    "schema_model",
+    "with_prelude",
+]
 
-_TIME_LIMIT = 2.0
+MAX_SOURCE = 1_000_000
+"""Characters of a constraint's source: five times the largest schema met in practice."""
+_TIME_LIMIT = 1.5
 """Seconds for one schema's logic; llguidance's own work comes on top."""
 
 
 @functools.lru_cache(maxsize=64)
 def lower(constraint: Constraint) -> str:
     """The grammar of `constraint` without its `after`, as Lark text with the rule `start`."""
+    if constraint.kind == "lark":
+        return constraint.source
+    start, rules = lower_rules(constraint, "")
+    return f"start: {start}\n{rules}"
+
+
+def lower_rules(constraint: Constraint, prefix: str) -> tuple[str, str]:
+    """The constraint as the name of a rule and Lark text whose names begin with `prefix`.
+
+    `prefix` is lower-case. A Lark constraint has its own names and is refused.
+    """
+    text = f"{prefix.upper()}TEXT"
     match constraint.kind:
         case "regex":
-            text = full_match(parse_regex(constraint.source, "python"))
-            return f"start: TEXT\nTEXT: {plain_terminal(text)}\n"
+            return text, f"{text}: {plain_terminal(regex_language(constraint.source))}\n"
         case "choices":
-            return "start: " + " | ".join(map(lark_string, json.loads(constraint.source))) + "\n"
+            # One terminal: as rules, a choice that begins another would hide it.
+            options = " | ".join(map(lark_string, json.loads(constraint.source)))
+            return text, f"{text}: {options}\n"
         case "json_schema":
             model = schema_model(constraint.source)
-            return write_grammar(model, whitespace=constraint.whitespace)
-        case "lark":
-            return constraint.source
-    raise ConstraintError(f"unknown kind of constraint: {constraint.kind!r}")
+            return write_rules(model, prefix, whitespace=constraint.whitespace)
+    raise ConstraintError(f"a constraint of kind {constraint.kind!r} can't be part of another")
+
+
+@functools.lru_cache(maxsize=256)
+def regex_language(pattern: str) -> Node:
+    """The full matches of a regex in Python's syntax. Raises `ConstraintError`."""
+    return full_match(parse_regex(pattern, "python"))
 
 
 @functools.lru_cache(maxsize=64)
 def schema_model(source: str) -> Model:
     """The normal form of a JSON Schema given as JSON text. Raises `ConstraintError`."""
-    return build_model(json.loads(source), time.monotonic() + _TIME_LIMIT)
+    try:
+        return build_model(json.loads(source), time.monotonic() + _TIME_LIMIT)
+    except RecursionError as error:
+        raise ConstraintError("the schema is nested too deeply to enforce") from error
 
 
 def lark_string(text: str) -> str:
@@ -56,7 +88,12 @@ def lark_string(text: str) -> str:
 
 def with_prelude(grammar: str, after: str, special_ids: Mapping[str, int]) -> str:
     """`grammar` delayed until `after` was generated, a special token where the model has it."""
-    body = grammar.replace("start:", "phloem_body:", 1)
+    if len(re.findall(r"\bstart\b", grammar)) != 1 or not re.search(r"(?m)^start\s*:", grammar):
+        raise ConstraintError(
+            "'after' needs a Lark grammar whose rule start is used nowhere else",
+            hint="rename inner uses of start",
+        )
+    body = re.sub(r"(?m)^start(?=\s*:)", "phloem_body", grammar)
     if after in special_ids:
         return (
             f"start: PHLOEM_FREE <[{special_ids[after]}]> phloem_body\n"

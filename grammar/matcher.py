@@ -22,7 +22,8 @@ __all__ = ["EngineMatcher"]
 class EngineMatcher:
     """`spec.Matcher` over an `LLMatcher`.
 
-    `byte_root` is the same grammar over single bytes at its start, for `closing`; `prelude` is
+    `byte_root` is the same grammar over single bytes at its start, for `closing` (None where the
+    grammar names special tokens, which bytes can't spell); `prelude` is
     text that must be generated before the grammar of `byte_root` begins (`Constraint.after`).
     """
 
@@ -32,7 +33,7 @@ class EngineMatcher:
         self,
         ll: LLMatcher,
         tokenizer: EngineTokenizer,
-        byte_root: LLMatcher,
+        byte_root: LLMatcher | None,
         prelude: str | None = None,
         accepted: Sequence[int] = (),
     ) -> None:
@@ -95,6 +96,8 @@ class EngineMatcher:
         """See `spec.Matcher`."""
         if self.is_complete():
             return []
+        if self._byte_root is None:
+            return None
         text = bytes(self._tokenizer.ll.decode_bytes(self._accepted))
         lead = b""
         if self._prelude is not None:

@@ -1,6 +1,6 @@
 """The grammar seam: what a constraint is, and what the other rooms may ask about one.
 
-What lives here: the frozen `Constraint` value, the `Bounds` an analyser finds, and three
+What lives here: the frozen `Constraint` value, the `Bounds` an analyser finds, `Span`, and three
 protocols: `Analyser` (used by `programs` before a run), `Compiler` and `Matcher` (used by
 `runtime` token by token). What does not: any engine; those are in the rest of `grammar/`.
 Nothing here imports llguidance, outlines or pydantic.
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-__all__ = ["Analyser", "Bounds", "Compiler", "Constraint", "Finish", "Kind", "Matcher"]
+__all__ = ["Analyser", "Bounds", "Compiler", "Constraint", "Finish", "Kind", "Matcher", "Span"]
 
 Kind = Literal["regex", "json_schema", "choices", "lark"]
 Finish = Literal["free", "force"]
@@ -71,6 +71,15 @@ class Bounds:
     notes: tuple[str, ...] = field(default=())
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`text[start:end]` of the passage `document`, in characters; `end` is exclusive."""
+
+    document: str
+    start: int
+    end: int
+
+
 class Analyser(Protocol):
     """Builds constraints from what a user writes, and answers questions before any token.
 
@@ -110,6 +119,17 @@ class Analyser(Protocol):
         JSON text becomes the parsed value; with `target` (a type), an instance of it,
         validated by pydantic. Raises `ConstraintError` if the text does not fit.
         """
+        ...
+
+    def quote(self, passages: Sequence[tuple[str, str]]) -> Constraint:
+        """The constraint that a text is a run of whole words of one of the passages.
+
+        `passages` are pairs of document id and text. Raises `ConstraintError` if all are empty.
+        """
+        ...
+
+    def locate(self, passages: Sequence[tuple[str, str]], quote: str) -> tuple[Span, ...]:
+        """Every place in the passages where `quote` stands, in their order."""
         ...
 
 

@@ -123,6 +123,10 @@ def _count(low: int, high: int | None) -> str:
 def _plain_chars(chars: Chars) -> str:
     if not chars.ranges and not chars.named:
         return "(?s:.)" if chars.negated else "[^\\s\\S]"
+    if len(chars.ranges) == 1 and not chars.named and not chars.negated:
+        char = chr(chars.ranges[0][0])
+        if chars.ranges[0][1] == ord(char) and (char.isalnum() or char in " _,:;"):
+            return char
     inside = "".join(_range(low, high) for low, high in chars.ranges) + "".join(chars.named)
     if not inside:  # Surrogates only: no text holds one.
         return "(?s:.)" if chars.negated else "[^\\s\\S]"

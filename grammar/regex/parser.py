@@ -34,6 +34,7 @@ __all__ = ["Dialect", "parse_regex"]
 Dialect = Literal["python", "ecma"]
 
 _MAX_SIZE = 250_000
+_MAX_TEXT = 50_000
 _MAX_DEPTH = 100
 _WORD, _DIGIT = list(NAMED)[:2]
 _ASCII_WORD = ((48, 57), (65, 90), (95, 95), (97, 122))
@@ -75,6 +76,11 @@ def parse_regex(pattern: str, dialect: Dialect) -> Node:
     Raises `ConstraintError` with `position` (offset in characters) in its details.
     """
     parser = _Parser(pattern, dialect)
+    if len(pattern) > _MAX_TEXT:
+        raise ConstraintError(
+            f"the regex has {len(pattern):,} characters; at most {_MAX_TEXT:,} are compiled",
+            hint="use choices= for long lists of words",
+        )
     try:
         node = parser.alternation(0)
     except RecursionError:

@@ -67,6 +67,7 @@ class _Builder:
     def __init__(self, document: Document, deadline: float) -> None:
         self.document = document
         self.flattener = Flattener(document, deadline)
+        self.check_time = self.flattener.check_time
         self.flattener.disjoint = self._disjoint
         self.evaluator = Evaluator(document)
         self._void: dict[State, bool] = {}

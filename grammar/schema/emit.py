@@ -35,7 +35,7 @@ from phloem.grammar.schema.model import (
 from phloem.grammar.schema.terminals import Terminals
 from phloem.grammar.schema.values import json_text
 
-__all__ = ["write_grammar"]
+__all__ = ["write_grammar", "write_rules"]
 
 _MAX_COUNT_RULES = 20_000
 _MAX_BEFORE = 100
@@ -43,27 +43,34 @@ _MAX_BEFORE = 100
 
 def write_grammar(model: Model, *, whitespace: bool) -> str:
     """Lark text whose rule `start` holds the JSON texts of the model's values."""
+    start, rules = write_rules(model, "", whitespace=whitespace)
+    return f"start: {start}\n{rules}"
+
+
+def write_rules(model: Model, prefix: str, *, whitespace: bool) -> tuple[str, str]:
+    """The same as a rule's name and Lark text in which all names begin with `prefix`."""
     # A tracker compares spellings: then each string has one only.
-    terminals = Terminals(whitespace=whitespace, one_spelling=needs_tracking(model))
-    return _Writer(model, terminals).write()
+    terminals = Terminals(prefix, whitespace=whitespace, one_spelling=needs_tracking(model))
+    return _Writer(model, terminals, prefix).write()
 
 
 class _Writer:
-    def __init__(self, model: Model, terminals: Terminals) -> None:
+    def __init__(self, model: Model, terminals: Terminals, prefix: str) -> None:
         self._model = model
+        self._prefix = prefix
         self._terminals = terminals
         self._numbers = {state: index for index, state in enumerate(model.kinds)}
         self._rules: list[str] = []
         self._shared: dict[object, str] = {}
 
-    def write(self) -> str:
+    def write(self) -> tuple[str, str]:
         for state, kinds in self._model.kinds.items():
             self._rule(self._name(state), [self._kind(kind) for kind in kinds])
-        head = f"start: {self._name(self._model.start)}\n"
-        return head + "\n".join(self._rules) + "\n" + self._terminals.text()
+        text = "\n".join(self._rules) + "\n" + self._terminals.text()
+        return self._name(self._model.start), text
 
     def _name(self, state: State) -> str:
-        return f"s{self._numbers[state]}"
+        return f"{self._prefix}s{self._numbers[state]}"
 
     def _rule(self, name: str, options: Sequence[str]) -> str:
         self._rules.append(f"{name}: " + "\n  | ".join(options))
@@ -81,11 +88,11 @@ class _Writer:
             case Numbers():
                 made = self._terminals.number(kind)
             case Arrays():
-                made = f"a{len(self._shared)}"
+                made = f"{self._prefix}a{len(self._shared)}"
                 self._shared[kind] = made
                 self._rule(made, [self._array(kind)])
             case Objects():
-                made = f"o{len(self._shared)}"
+                made = f"{self._prefix}o{len(self._shared)}"
                 self._shared[kind] = made
                 self._object(made, kind)
         self._shared[kind] = made
@@ -99,7 +106,11 @@ class _Writer:
         scalars = [text for text in texts if text[0] not in "[{"]
         options = [self._terminals.literals(scalars)] if scalars else []
         options += [self._constant(json.loads(text)) for text in texts if text[0] in "[{"]
-        return self._rule(f"l{len(self._rules)}", options) if len(options) > 1 else options[0]
+        return (
+            self._rule(f"{self._prefix}l{len(self._rules)}", options)
+            if len(options) > 1
+            else options[0]
+        )
 
     def _constant(self, value: Any) -> str:
         t = self._terminals
@@ -176,7 +187,7 @@ class _Writer:
         high = high if kind.max_items is None else min(kind.max_items, high)
         if low > high:
             raise ConstraintError("'uniqueItems' with minItems above the number of values")
-        name, t = f"u{len(self._rules)}", self._terminals
+        name, t = f"{self._prefix}u{len(self._rules)}", self._terminals
         bits = f"[0:{len(values)}]"
         options = [f'"" %if bit_count_ge({bits}, {low})']
         for index, text in enumerate(values):

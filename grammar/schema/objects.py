@@ -38,6 +38,10 @@ class States(Protocol):
         """Whether a known value is in the state."""
         ...
 
+    def check_time(self) -> None:
+        """Raise `ConstraintError` once the compile has taken too long."""
+        ...
+
 
 def object_kinds(states: States, flat: Flat) -> list[Objects]:
     """The objects of one flat; none if a required member can have no value."""
@@ -97,6 +101,7 @@ def _classes(
         (shape, frozenset()) for shape in _name_shapes(states, names)
     ]
     for pattern in dict.fromkeys(p for group in groups for p, _ in group.patterns):
+        states.check_time()
         language = pattern_language(pattern)
         classes = [
             part

@@ -36,7 +36,8 @@ _SPACE = r"[ \t\n\r]{0,32}"
 class Terminals:
     """Names terminals, each distinct expression once, and writes their definitions."""
 
-    def __init__(self, *, whitespace: bool, one_spelling: bool = False) -> None:
+    def __init__(self, prefix: str, *, whitespace: bool, one_spelling: bool) -> None:
+        self._prefix = prefix
         self._names: dict[str, str] = {}
         self._rules: dict[str, str] = {}
         self._classes: dict[tuple[Node | None, tuple[str, ...]], str] = {}
@@ -90,7 +91,7 @@ class Terminals:
             for name, value in body.items()
         )
         rule = f'%json {{{fields}, "x-guidance": {{"whitespace_flexible": false}}}}'
-        return self._rules.setdefault(rule, f"n{len(self._rules)}")
+        return self._rules.setdefault(rule, f"{self._prefix}n{len(self._rules)}")
 
     def key(self, name: str) -> str:
         """A known member's name with its colon."""
@@ -122,7 +123,7 @@ class Terminals:
         return self._named(f"/{left}\\{sign}{right}/" if sign != "," else f"/{left},{right}/")
 
     def _named(self, expression: str) -> str:
-        return self._names.setdefault(expression, f"T{len(self._names)}")
+        return self._names.setdefault(expression, f"{self._prefix.upper()}T{len(self._names)}")
 
 
 def _quoted(node: Node) -> str:

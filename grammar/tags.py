@@ -1,0 +1,131 @@
+"""Constraints made of others: structural tags (tool calls) and unions.
+
+What lives here: free text in which, after a trigger, a tag's content is constrained, and the
+union of constraints. Both are constraints of kind "lark". What does not: the parts themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from phloem.errors import ConstraintError
+from phloem.grammar.lowering import lark_string, lower_rules, schema_model
+from phloem.grammar.schema.distinct import needs_tracking
+from phloem.grammar.spec import Constraint
+
+__all__ = ["Tag", "structural_tags", "tool_calls", "union"]
+
+_CALL_BEGIN, _CALL_END = "<tool_call>", "</tool_call>"
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """Text from `begin` to `end` whose inside is constrained by `content`."""
+
+    begin: str
+    content: Constraint
+    end: str
+
+
+def structural_tags(
+    tags: Sequence[Tag],
+    *,
+    triggers: Sequence[str] | None = None,
+    at_least: int = 0,
+    at_most: int | None = None,
+) -> Constraint:
+    """Free text in which every trigger opens one of the tags that begin with it.
+
+    `triggers` are prefixes of the tags' beginnings (by default the beginnings themselves); the
+    free text holds none of them. Between `at_least` and `at_most` tags appear.
+
+    Raises `ConstraintError` for a tag without trigger, a trigger that begins another, or a
+    content that can't be part of a grammar.
+    """
+    found = list(dict.fromkeys(triggers or [tag.begin for tag in tags]))
+    if not tags or not all(found):
+        raise ConstraintError("structural tags need at least one tag and no empty trigger")
+    for left in found:
+        if any(left != right and left in right for right in found):
+            raise ConstraintError(f"the trigger {left!r} is part of another trigger")
+    rules, options = [], []
+    for number, trigger in enumerate(found):
+        inner = []
+        for index, tag in enumerate(tags):
+            if not tag.begin.startswith(trigger):
+                continue
+            start, text = _part(tag.content, f"g{number}x{index}")
+            rules.append(text)
+            rest = lark_string(tag.begin[len(trigger) :]) if tag.begin != trigger else ""
+            end = lark_string(tag.end) if tag.end else ""
+            inner.append(f"{rest} {start} {end}")
+        if inner:
+            options.append(f"head{number} ({' | '.join(inner)})")
+            rules.append(f"head{number}[lazy]: FREE {lark_string(trigger)}\n")
+    if sum(option.count("|") + 1 for option in options) < len(tags):
+        raise ConstraintError("a tag begins with none of the triggers")
+    stops = " | ".join(map(lark_string, found))
+    many = f"{{{at_least},{'' if at_most is None else at_most}}}"
+    many = "*" if (at_least, at_most) == (0, None) else many
+    text = (
+        f"start: tag{many} TAIL\ntag: {' | '.join(options)}\n"
+        f"FREE: /(?s:.*)/\nTAIL: FREE & ~(FREE ({stops}) FREE)\n" + "".join(rules)
+    )
+    return Constraint("lark", text)
+
+
+def tool_calls(
+    tools: Mapping[str, Any],
+    *,
+    begin: str = _CALL_BEGIN,
+    end: str = _CALL_END,
+    required: bool = False,
+) -> Constraint:
+    """Free text with calls `BEGIN{"name": ..., "arguments": ...}END` of the tools by name.
+
+    `tools` maps a name to the JSON Schema of its arguments (a dict). With `required` there is
+    at least one call.
+    """
+    calls = [
+        Constraint("json_schema", call_schema(name, parameters))
+        for name, parameters in tools.items()
+    ]
+    return structural_tags(
+        [Tag(begin, call, end) for call in calls], triggers=[begin], at_least=int(required)
+    )
+
+
+def call_schema(name: str, parameters: Mapping[str, Any]) -> str:
+    """The JSON Schema, as text, of a call of one tool."""
+    inner = dict(parameters)
+    # An identifier of its own keeps the references inside where they point.
+    inner.setdefault("$id", f"tool:/{name}")
+    return json.dumps(
+        {
+            "type": "object",
+            "properties": {"name": {"enum": [name]}, "arguments": inner},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        },
+        ensure_ascii=False,
+    )
+
+
+def union(constraints: Sequence[Constraint]) -> Constraint:
+    """The texts of any of the constraints (none of them of kind "lark")."""
+    if not constraints:
+        raise ConstraintError("a union needs at least one constraint")
+    parts = [_part(constraint, f"g{number}") for number, constraint in enumerate(constraints)]
+    start = " | ".join(name for name, _ in parts)
+    return Constraint("lark", f"start: {start}\n" + "".join(text for _, text in parts))
+
+
+def _part(constraint: Constraint, prefix: str) -> tuple[str, str]:
+    if constraint.after is not None:
+        raise ConstraintError("'after' belongs to the whole constraint, not to a part")
+    if constraint.kind == "json_schema" and needs_tracking(schema_model(constraint.source)):
+        raise ConstraintError("uniqueItems can't be enforced inside tags and unions")
+    return lower_rules(constraint, prefix)
