@@ -7,8 +7,8 @@ Where the grammar allows one text only, its tokens are the tokenizer's own and a
 sampled. They come from a queue, so it makes no difference to the tokens whether they are taken
 in one chunk (jump-forward) or one by one.
 
-With `closes`, the text shall be complete when the tokens run out. At each choice the shortest
-known way to a complete text is kept; a token after which no way would fit in what is left is
+With `closes`, the text shall be whole when the tokens run out. At each choice the shortest known
+way to a complete text is kept; a token after which no way would fit in what is left is
 taken back, and the way kept is dictated instead.
 """
 
@@ -26,10 +26,11 @@ __all__ = ["Constrained"]
 
 
 class Constrained:
-    """`closes` stands for `finish="force"`."""
+    """`closes` stands for `finish="force"`: the text shall be whole when the tokens run out."""
 
     def __init__(self, matcher: Matcher, vocabulary: Vocabulary, *, closes: bool) -> None:
         self.matcher = matcher
+        self.closes = closes
         self.closing = False
         """Whether the way out is being taken."""
         self.spent_s = 0.0
@@ -37,7 +38,6 @@ class Constrained:
         self._dictated: deque[int] = deque()
         self._words = np.zeros(-(-vocabulary.width // 32), dtype=np.int32)
         self._size = vocabulary.size
-        self._closes = closes
         self._way_out: list[int] | None = None
         """The way out from the present choice, where it is known."""
         self._check_at = 1 << 62
@@ -61,9 +61,11 @@ class Constrained:
             self.spent_s += time.perf_counter() - began
         return self._dictated[0] if self._dictated else None
 
-    def take_dictated(self) -> None:
-        """Advance over the dictated token."""
-        self.matcher.accept(self._dictated.popleft())
+    def take_dictated(self) -> int:
+        """Advance over the dictated token, and return it."""
+        token = self._dictated.popleft()
+        self.matcher.accept(token)
+        return token
 
     def take(self, tokens: list[int], left: int) -> bool:
         """Advance over a sampled token (given as what it says), `left` tokens before the end.
@@ -71,7 +73,7 @@ class Constrained:
         False: the token was not taken, because the text could not be completed after it; the
         way out is dictated from here.
         """
-        check = self._closes and left <= self._check_at
+        check = self.closes and left <= self._check_at
         if check and self._way_out is None:
             self._way_out = self._find_way_out(left)
         before, self._way_out = self._way_out, None
@@ -98,6 +100,11 @@ class Constrained:
         # Far from the end not every token needs a check; near it each one does.
         self._check_at = left if found is None else left - (left - len(found)) // 8
         return found
+
+    @property
+    def whole(self) -> bool:
+        """Whether the text so far is a whole text of the language."""
+        return self.matcher.is_complete()
 
     @property
     def ended(self) -> bool:

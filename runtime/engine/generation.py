@@ -124,24 +124,22 @@ class Generation(Job):
 
         Sets `finish` where a constraint leaves nothing to draw.
         """
+        uniform = self._noise.uniform(len(self.seq.tokens))
+        dictated = self._dictated()
+        if dictated is not None:
+            only = np.zeros(self._vocabulary.size, dtype=np.bool_)
+            only[dictated] = True
+            return Draw(self.params, uniform, only)
         banned = self._banned()
-        allowed = self._allowed()
+        allowed = self.constrained.allowed() if self.constrained else None
         if allowed is not None:
             allowed[list(banned)] = False
             if not allowed.any():
                 self.finish = "stop"
-        uniform = self._noise.uniform(len(self.seq.tokens))
         return Draw(self.params, uniform, allowed, banned, self._counts, self._seen)
 
-    def _allowed(self) -> np.ndarray | None:
-        if self.constrained is None:
-            return None
-        dictated = self.constrained.dictated()
-        if dictated is None:
-            return self.constrained.allowed()
-        only = np.zeros(self._vocabulary.size, dtype=np.bool_)
-        only[dictated] = True
-        return only
+    def _dictated(self) -> int | None:
+        return self.constrained.dictated() if self.constrained is not None else None
 
     def _banned(self) -> frozenset[int]:
         banned: frozenset[int] = frozenset()
@@ -171,13 +169,13 @@ class Generation(Job):
 
     def take(self, token: int, logprob: LogprobOf) -> None:
         """Go on after `token` was drawn from the last row."""
-        if self.constrained is not None and self.constrained.dictated() is not None:
+        if self._dictated() is not None:
             self._take_one_dictated(logprob)
         elif token in self._vocabulary.eos_ids or token in self.params.stop_token_ids:
             self.finish = "stop"
         elif self._accept([token]):
             self._push(token, False, logprob)
-        elif self.constrained is not None and self.constrained.dictated() is not None:
+        elif self._dictated() is not None:  # the way out begins here
             self._take_one_dictated(logprob)
         self._go_on()
 
@@ -203,17 +201,17 @@ class Generation(Job):
 
     def _take_dictated(self) -> None:
         """Take all that the grammar dictates."""
-        while self.finish is None and self.constrained and self.constrained.dictated() is not None:
+        while self.finish is None and self._dictated() is not None:
             self._take_one_dictated(None)
             self._check_end()
 
     def _take_one_dictated(self, logprob: LogprobOf) -> None:
-        constrained = self.constrained
-        assert constrained is not None
-        token = constrained.dictated()
-        assert token is not None
-        constrained.take_dictated()
-        self._push(token, True, logprob)
+        assert self.constrained is not None
+        token = self.constrained.take_dictated()
+        if token in self.params.stop_token_ids and self._generated >= self.params.min_tokens:
+            self.finish = "stop"
+        else:
+            self._push(token, True, logprob)
 
     def _push(self, token: int, forced: bool, logprob: LogprobOf) -> None:
         self.seq.tokens.append(token)
@@ -232,7 +230,8 @@ class Generation(Job):
         if constrained is not None and constrained.ended:
             self.finish = "forced" if constrained.closing else "stop"
         elif self._generated >= self.params.max_tokens:
-            self.finish = "length"
+            closed = constrained is not None and constrained.closes and constrained.whole
+            self.finish = "forced" if closed else "length"
 
     # What to tell
 

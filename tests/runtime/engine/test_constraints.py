@@ -119,6 +119,29 @@ async def test_force_closes_the_text_in_time(make_lab, limit):
         assert result.finish_reason in ("stop", "forced")
 
 
+@pytest.mark.parametrize("jump", [True, False])
+async def test_a_stop_token_inside_of_a_forced_chunk(make_lab, jump):
+    """A stop token ends the step also where the grammar dictates it, from min_tokens on."""
+    lab = make_lab(jump_forward=jump)
+    rule = Constraint("regex", "because of the user and the assistant")
+    (stop,) = lab.model.tokenizer.encode(" and")
+    for least, text in ((0, "because of the user"), (12, rule.source)):
+        session = await lab.session(STORY, Special("<|im_end|>"))
+        params = {"max_tokens": 40, "stop_token_ids": (stop,), "min_tokens": least}
+        result = await lab.say(session, rule, **params)
+        assert (result.text, result.finish_reason) == (text, "stop")
+
+
+async def test_a_whole_text_at_the_last_token_is_no_cut(make_lab):
+    """With finish="force" a text that is whole when the tokens run out is not called cut."""
+    lab = make_lab()
+    for finish, reason in (("force", "forced"), ("free", "length")):
+        session = await lab.session(STORY, Special("<|im_end|>"))
+        rule = Constraint("regex", "[ab]{1,9}", finish=finish)
+        result = await lab.say(session, rule, max_tokens=3, ignore_eos=True)
+        assert (len(result.text), result.finish_reason) == (3, reason)
+
+
 async def test_masks_never_leak_between_requests(make_lab):
     """Constrained steps match and free ones give what they give alone, twenty rounds together."""
     lab = make_lab()
