@@ -38,14 +38,18 @@ COMMON = (
 )  # fmt: skip
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni")
-KERNELS = {
-    "avx512bf16": (*AVX512, "-mavx512bf16"),
-    "avx512": AVX512,
-    "avx2": AVX2,
-}
-"""Instruction set -> flags with which kernels.cpp is compiled once more."""
+UNITS = (
+    ("kernels.cpp", "avx2", AVX2),
+    ("kernels.cpp", "avx512", AVX512),
+    ("bf16.cpp", "avx512bf16", (*AVX512, "-mavx512bf16")),
+    ("amx.cpp", "amx", (*AVX512, "-mamx-tile", "-mamx-bf16")),
+    ("forward.cpp", "", ()),
+    ("threads.cpp", "", ()),
+    ("pack.cpp", "", ()),
+    ("api.cpp", "", ()),
+)
+"""(source, namespace of its kernels, flags of its instruction set)"""
 
-PLAIN = ("forward.cpp", "threads.cpp", "pack.cpp", "api.cpp")
 COMPILE_SECONDS = 300
 
 
@@ -96,7 +100,7 @@ def load_library() -> Library:
 
 def _library_path() -> Path:
     digest = hashlib.sha256()
-    for part in (*_compiler(), *COMMON, repr(KERNELS), *PLAIN):
+    for part in (*_compiler(), *COMMON, repr(UNITS)):
         digest.update(part.encode() + b"\0")
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
@@ -117,10 +121,9 @@ def _compile(target: Path) -> None:
     compiler, _ = _compiler()
     with tempfile.TemporaryDirectory(prefix="phloem-native-") as folder:
         jobs = [
-            ("kernels.cpp", Path(folder) / f"{name}.o", (*flags, f"-DPHLOEM_ISA={name}"))
-            for name, flags in KERNELS.items()
+            (source, Path(folder) / f"{source}.{isa}.o", (*flags, f"-DPHLOEM_ISA={isa}"))
+            for source, isa, flags in UNITS
         ]
-        jobs += [(name, Path(folder) / f"{name}.o", ()) for name in PLAIN]
 
         def compile_one(job: tuple[str, Path, tuple[str, ...]]) -> None:
             source, out, flags = job

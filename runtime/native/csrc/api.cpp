@@ -1,10 +1,11 @@
 // The C interface that runtime/native/abi.py calls by ctypes, and the choice of kernels.
-#include <immintrin.h>
+#include <cpuid.h>
 
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "forward.h"
 #include "pack.h"
@@ -16,43 +17,55 @@ namespace avx512 {
 extern const phloem::KernelTable kernels;
 }
 namespace avx512bf16 {
-extern const phloem::KernelTable kernels;
+void gemm_bf16_pairs(const phloem::GemmTask* task);
 }
+namespace amx {
+bool request_amx();
+void gemm_bf16_tiles(const phloem::GemmTask* task);
+}  // namespace amx
 
 namespace {
 
 thread_local std::string problem;
 
-bool runs_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("f16c");
+// The tables that this machine runs, best first. A later instruction set changes one kernel.
+std::vector<phloem::KernelTable> find_tables() {
+  std::vector<phloem::KernelTable> tables;
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+      !__builtin_cpu_supports("f16c")) {
+    return tables;
+  }
+  tables.push_back(avx2::kernels);
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl") ||
+      !__builtin_cpu_supports("avx512vnni")) {
+    return tables;
+  }
+  const auto add = [&tables](const char* name, void (*gemm)(const phloem::GemmTask*)) {
+    phloem::KernelTable table = avx512::kernels;
+    table.name = name;
+    table.gemm_bf16 = gemm;
+    tables.insert(tables.begin(), table);
+  };
+  add("avx512", avx512::kernels.gemm_bf16);
+  if (__builtin_cpu_supports("avx512bf16")) add("avx512bf16", avx512bf16::gemm_bf16_pairs);
+  // cpuid leaf 7: EDX bits 24 and 22 are AMX-TILE and AMX-BF16 (compilers name them too late).
+  unsigned a, b, c, d;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1) && (d >> 22 & 1) &&
+      amx::request_amx()) {
+    add("amx", amx::gemm_bf16_tiles);
+  }
+  return tables;
 }
 
-bool runs_avx512() {
-  return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512vnni");
+const std::vector<phloem::KernelTable>& tables() {
+  static const std::vector<phloem::KernelTable> found = find_tables();
+  return found;
 }
-
-bool runs_avx512bf16() { return runs_avx512() && __builtin_cpu_supports("avx512bf16"); }
-
-struct Candidate {
-  const phloem::KernelTable* kernels;
-  bool (*runs)();
-};
-
-// Best first.
-constexpr Candidate kCandidates[] = {
-    {&avx512bf16::kernels, runs_avx512bf16},
-    {&avx512::kernels, runs_avx512},
-    {&avx2::kernels, runs_avx2},
-};
 
 const phloem::KernelTable* kernels_named(const char* name) {
-  for (const Candidate& candidate : kCandidates) {
-    if (candidate.runs() && std::strcmp(candidate.kernels->name, name) == 0) {
-      return candidate.kernels;
-    }
+  for (const phloem::KernelTable& table : tables()) {
+    if (std::strcmp(table.name, name) == 0) return &table;
   }
   return nullptr;
 }
@@ -65,10 +78,9 @@ const phloem::KernelTable* kernels_named(const char* name) {
 // Names of the instruction sets this machine runs, best first, separated by spaces.
 PHLOEM_EXPORT void phloem_instruction_sets(char* out, int64_t size) {
   std::string names;
-  for (const Candidate& candidate : kCandidates) {
-    if (!candidate.runs()) continue;
+  for (const phloem::KernelTable& table : tables()) {
     if (!names.empty()) names += ' ';
-    names += candidate.kernels->name;
+    names += table.name;
   }
   std::snprintf(out, static_cast<size_t>(size), "%s", names.c_str());
 }

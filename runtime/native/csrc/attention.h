@@ -49,21 +49,46 @@ inline void combine(const float* parts, int count, int64_t stride, int head_dim,
   for (int d = 0; d < head_dim; d += kLanes) store(out + d, mul(load(total + 2 + d), inverse));
 }
 
-// Rows of the pool for keys [first, first + count) of a sequence: element offsets.
-inline void locate(const AttentionArgs& args, const AttentionTask& task, int64_t first, int count,
-                   int64_t* offsets) {
+// Where the keys of a tile lie in the pool: element offsets of the task's first KV head.
+struct Place {
+  int count;
+  int64_t offsets[kKeyTile];
+};
+
+// Keys [first, end) of a sequence, at most a tile; end may be <= first.
+inline Place locate(const AttentionArgs& args, const AttentionTask& task, int64_t first,
+                    int64_t end) {
   const Batch& batch = *args.batch;
   const ModelConfig& c = *args.config;
   const int64_t* pages = batch.pages + task.seq * batch.max_pages;
-  for (int i = 0; i < count; ++i) {
-    const int64_t key = first + i;
-    const int64_t slot = pages[key / batch.page_size] * batch.page_size + key % batch.page_size;
-    offsets[i] = (slot * c.kv_heads + task.kv_head) * c.head_dim;
+  const int64_t left = end - first;
+  Place place{left <= 0 ? 0 : left < kKeyTile ? static_cast<int>(left) : kKeyTile, {}};
+  int64_t page = first / batch.page_size, slot = first % batch.page_size;
+  for (int i = 0; i < place.count; ++i, ++slot) {
+    if (slot == batch.page_size) {
+      slot = 0;
+      ++page;
+    }
+    const int64_t at = pages[page] * batch.page_size + slot;
+    place.offsets[i] = (at * c.kv_heads + task.kv_begin) * c.head_dim;
+  }
+  return place;
+}
+
+// The rows of a token are short and far apart, so the hardware does not foresee them: while one
+// tile is used, the next is asked for, in ascending order of addresses. Piece `h` of `heads`.
+inline void prefetch_tile(const uint16_t* pool, const Place& next, int h, int heads,
+                          int head_dim) {
+  const int end = next.count * (h + 1) / heads;
+  for (int i = next.count * h / heads; i < end; ++i) {
+    for (int d = 0; d < heads * head_dim; d += 32) {
+      _mm_prefetch(reinterpret_cast<const char*>(pool + next.offsets[i] + d), _MM_HINT_T1);
+    }
   }
 }
 
 // keys -> out[d][32], zero where there is no key. Words hold two neighbouring dimensions.
-inline void transpose_keys(const uint16_t* keys, const int64_t* offsets, int count, int head_dim,
+inline void transpose_keys(const uint16_t* keys, const Place& place, int head_dim,
                            float* out) {
   constexpr int step = 2 * kLanes;  // dimensions in one vector of a row
 #pragma GCC unroll 16
@@ -73,13 +98,13 @@ inline void transpose_keys(const uint16_t* keys, const int64_t* offsets, int cou
       I x[kLanes];
       for (int i = 0; i < kLanes; ++i) {
         const int key = v * kLanes + i;
-        if (key >= count) {
+        if (key >= place.count) {
           x[i] = splat_i32(0);
         } else if (pairs == kLanes) {
-          x[i] = load_bytes(keys + offsets[key] + d);
+          x[i] = load_bytes(keys + place.offsets[key] + d);
         } else {
           uint32_t words[kLanes] = {};
-          std::memcpy(words, keys + offsets[key] + d, pairs * sizeof *words);
+          std::memcpy(words, keys + place.offsets[key] + d, pairs * sizeof *words);
           x[i] = load_bytes(words);
         }
       }
@@ -93,11 +118,11 @@ inline void transpose_keys(const uint16_t* keys, const int64_t* offsets, int cou
   }
 }
 
-inline void widen_values(const uint16_t* values, const int64_t* offsets, int count, int head_dim,
+inline void widen_values(const uint16_t* values, const Place& place, int head_dim,
                          float* out) {
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; i < place.count; ++i) {
     for (int d = 0; d < head_dim; d += kLanes) {
-      store(out + i * head_dim + d, load_bf16(values + offsets[i] + d));
+      store(out + i * head_dim + d, load_bf16(values + place.offsets[i] + d));
     }
   }
 }
@@ -232,61 +257,90 @@ void tile_some(int queries, const float* const* query, const Visible* visible, i
   }
 }
 
+// The query vectors of a task: KV head by KV head, row by row, head of the group by head.
+struct Queries {
+  int per_head, count;
+  const float* vector[kQueryBlock];
+  int64_t context[kQueryBlock];  // vector q sees keys [context[q] - window, context[q])
+  int64_t part[kQueryBlock];     // where its result goes, in parts
+};
+
+inline Queries queries_of(const AttentionArgs& args, const AttentionTask& task) {
+  const ModelConfig& c = *args.config;
+  const int folded = c.heads / c.kv_heads, rows = task.row_end - task.row_begin;
+  Queries queries;
+  queries.per_head = rows * folded;
+  queries.count = queries.per_head * (task.kv_end - task.kv_begin);
+  for (int q = 0; q < queries.count; ++q) {
+    const int row = q % queries.per_head / folded;
+    const int head = (task.kv_begin + q / queries.per_head) * folded + q % folded;
+    queries.vector[q] =
+        args.queries + (task.row_begin + row) * args.query_stride + head * int64_t{c.head_dim};
+    queries.context[q] = args.batch->positions[task.row_begin + row] + 1;
+    queries.part[q] = (task.first_part + int64_t{row} * task.parts_per_row) * c.heads + head;
+  }
+  return queries;
+}
+
+// One tile of keys of one KV head for the query vectors [begin, end) of the task.
+inline void attend_tile(const Queries& queries, int begin, int end, int64_t first, int64_t window,
+                        int count, int head_dim, const float* keys, const float* values,
+                        float* scores, float* parts) {
+  int q = begin;
+  while (q < end && queries.context[q] <= first) ++q;  // rows that end before this tile
+  for (; q < end; q += kTogether) {
+    const int some = end - q < kTogether ? end - q : kTogether;
+    Visible visible[kTogether];
+    for (int i = 0; i < some; ++i) {
+      const int64_t last = queries.context[q + i] - first;
+      visible[i] = {static_cast<int>(last - window), static_cast<int>(last)};
+    }
+    tile_some<kTogether>(some, queries.vector + q, visible, count, head_dim, keys, values, scores,
+                         parts + q * (2 + head_dim));
+  }
+}
+
 inline void attend(const AttentionArgs* args, const AttentionTask* task) {
   const ModelConfig& c = *args->config;
-  const Batch& batch = *args->batch;
-  const int head_dim = c.head_dim, stride = 2 + head_dim, folded = c.heads / c.kv_heads;
-  const int queries = (task->row_end - task->row_begin) * folded;
+  const int head_dim = c.head_dim, stride = 2 + head_dim;
   float* keys = args->scratch;
   float* values = keys + kKeyTile * head_dim;
   float* scores = values + kKeyTile * head_dim;
   float* segment_parts = scores + kQueryBlock * kKeyTile;
   float* total_parts = segment_parts + kQueryBlock * stride;
 
-  const float* query[kQueryBlock];
-  int64_t context[kQueryBlock];  // query q sees keys [0, context[q])
-  for (int q = 0; q < queries; ++q) {
-    const int64_t row = task->row_begin + q / folded;
-    query[q] = args->queries + row * args->query_stride +
-               (task->kv_head * folded + q % folded) * int64_t{head_dim};
-    context[q] = batch.positions[row] + 1;
-    clear_part(total_parts + q * stride, head_dim);
-  }
-  // With a window, query q sees keys [context[q] - window, context[q]).
-  const int64_t window = c.window > 0 ? c.window : context[queries - 1];
-  const int64_t longest = context[queries - 1], oldest = context[0] - window;
+  const Queries queries = queries_of(*args, *task);
+  const int heads = task->kv_end - task->kv_begin;
+  for (int q = 0; q < queries.count; ++q) clear_part(total_parts + q * stride, head_dim);
+  const int64_t longest = queries.context[queries.count - 1];
+  const int64_t window = c.window > 0 ? c.window : longest;
+  const int64_t oldest = queries.context[0] - window;
   const int64_t end = int64_t{task->segment_end} * kSegment;
   for (int64_t s = int64_t{task->segment_begin} * kSegment; s < end && s < longest;
        s += kSegment) {
-    for (int q = 0; q < queries; ++q) clear_part(segment_parts + q * stride, head_dim);
+    for (int q = 0; q < queries.count; ++q) clear_part(segment_parts + q * stride, head_dim);
     for (int64_t first = s; first < s + kSegment && first < longest; first += kKeyTile) {
       if (first + kKeyTile <= oldest) continue;
-      const int count = static_cast<int>(longest - first < kKeyTile ? longest - first : kKeyTile);
-      int64_t offsets[kKeyTile];
-      locate(*args, *task, first, count, offsets);
-      transpose_keys(args->keys, offsets, count, head_dim, keys);
-      widen_values(args->values, offsets, count, head_dim, values);
-      int q = 0;
-      while (q < queries && context[q] <= first) ++q;  // rows that end before this tile
-      for (; q < queries; q += kTogether) {
-        const int some = queries - q < kTogether ? queries - q : kTogether;
-        Visible visible[kTogether];
-        for (int i = 0; i < some; ++i) {
-          const int64_t last = context[q + i] - first;
-          visible[i] = {static_cast<int>(last - window), static_cast<int>(last)};
-        }
-        tile_some<kTogether>(some, query + q, visible, count, head_dim, keys, values,
-                             scores, segment_parts + q * stride);
+      const Place place = locate(*args, *task, first, longest);
+      // Two tiles ahead: one takes less time than memory does to answer.
+      const Place next = locate(*args, *task, first + 2 * kKeyTile, longest);
+      for (int h = 0; h < heads; ++h) {
+        const int64_t shift = int64_t{h} * head_dim;
+        prefetch_tile(args->keys, next, h, heads, head_dim);
+        transpose_keys(args->keys + shift, place, head_dim, keys);
+        prefetch_tile(args->values, next, h, heads, head_dim);
+        widen_values(args->values + shift, place, head_dim, values);
+        attend_tile(queries, h * queries.per_head, (h + 1) * queries.per_head, first, window,
+                    place.count, head_dim, keys, values, scores, segment_parts);
       }
     }
-    for (int q = 0; q < queries; ++q) {
+    for (int q = 0; q < queries.count; ++q) {
       merge_part(total_parts + q * stride, segment_parts + q * stride, head_dim);
     }
   }
-  for (int q = 0; q < queries; ++q) {
-    const int64_t part = task->first_part + int64_t{q / folded} * task->parts_per_row;
-    float* to = args->parts + ((part * c.kv_heads + task->kv_head) * folded + q % folded) * stride;
-    std::memcpy(to, total_parts + q * stride, stride * sizeof(float));
+  for (int q = 0; q < queries.count; ++q) {
+    std::memcpy(args->parts + queries.part[q] * stride, total_parts + q * stride,
+                stride * sizeof(float));
   }
 }
 

@@ -95,16 +95,19 @@ const char* Decoder::forward(const Batch& batch) {
   return nullptr;
 }
 
-// Attention tasks: (sequence, KV head, rows), and also key segments where there would be too
-// few tasks for the threads. Rows of split sequences have a part per segment.
+// Attention tasks: (sequence, rows, KV heads), and also key segments where there would be too few
+// tasks for the threads. Rows of split sequences have a part per segment. A row alone takes as
+// many KV heads as fit, because the heads of a token lie side by side in memory; a chunk of a
+// prompt takes many rows instead, which share the work of reading a key.
 void Decoder::plan(const Batch& batch) {
   const int32_t folded = config_.heads / config_.kv_heads;
+  const int64_t enough = 4 * pool_.threads();
   const int32_t block = kQueryBlock / folded;
-  int64_t unsplit = 0;
+  int64_t blocks = 0;
   for (int64_t s = 0; s < batch.seqs; ++s) {
-    unsplit += ceil_div(batch.query_starts[s + 1] - batch.query_starts[s], block);
+    blocks += ceil_div(batch.query_starts[s + 1] - batch.query_starts[s], block);
   }
-  const bool split = unsplit * config_.kv_heads < 4 * pool_.threads();
+  const bool split = blocks * config_.kv_heads < enough;
   tasks_.clear();
   part_starts_.assign(1, 0);
   for (int64_t s = 0; s < batch.seqs; ++s) {
@@ -112,13 +115,16 @@ void Decoder::plan(const Batch& batch) {
     const auto end = static_cast<int32_t>(batch.query_starts[s + 1]);
     const auto segments = static_cast<int32_t>(ceil_div(batch.context_lens[s], kSegment));
     const int32_t step = split ? 1 : segments, parts = split ? segments : 1;
+    const int32_t heads = end - begin == 1 && blocks >= enough ? block : 1;
     const int64_t first_part = part_starts_.back();
     for (int32_t r = begin; r < end; ++r) part_starts_.push_back(part_starts_.back() + parts);
-    for (int32_t head = 0; head < config_.kv_heads; ++head) {
+    for (int32_t head = 0; head < config_.kv_heads; head += heads) {
+      const int32_t head_end = std::min(head + heads, config_.kv_heads);
       for (int32_t r = begin; r < end; r += block) {
         for (int32_t i = 0; i < parts; ++i) {
-          tasks_.push_back({static_cast<int32_t>(s), head, r, std::min(r + block, end), i * step,
-                            (i + 1) * step, first_part + int64_t{r - begin} * parts + i, parts});
+          tasks_.push_back({static_cast<int32_t>(s), head, head_end, r, std::min(r + block, end),
+                            i * step, (i + 1) * step, first_part + int64_t{r - begin} * parts + i,
+                            parts});
         }
       }
     }
@@ -194,6 +200,9 @@ void Decoder::multiply(const Matrix& matrix, int64_t rows, float* out, int64_t s
                        bool accumulate) {
   const int64_t groups = ceil_div(matrix.outputs, kGroup), row_blocks = ceil_div(rows, kRowBlock);
   // Enough pieces that no thread waits long for another, few enough that claiming is free.
+  const auto gemm = matrix.format == kQ4   ? kernels_.gemm_q4
+                    : matrix.format == kQ8 ? kernels_.gemm_q8
+                                           : kernels_.gemm_bf16;
   const int64_t chunk =
       std::clamp<int64_t>(groups / (4 * pool_.threads()), 1, row_blocks > 1 ? 4 : 32);
   // Neighbouring pieces share weights: row blocks are the inner index.
@@ -208,7 +217,7 @@ void Decoder::multiply(const Matrix& matrix, int64_t rows, float* out, int64_t s
                         out,
                         stride,
                         accumulate};
-    kernels_.gemm(&task);
+    gemm(&task);
   });
 }
 

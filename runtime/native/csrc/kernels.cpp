@@ -1,6 +1,7 @@
 // The kernels of one instruction set. Compiled once per set, with PHLOEM_ISA naming it.
 #include "attention.h"
-#include "gemm.h"
+#include "gemm_bf16.h"
+#include "gemm_int8.h"
 #include "model.h"
 #include "rows.h"
 
@@ -11,8 +12,8 @@ namespace PHLOEM_ISA {
 
 extern const phloem::KernelTable kernels;
 const phloem::KernelTable kernels = {
-    PHLOEM_TEXT(PHLOEM_ISA), read_row,   rms_norm, pack_row, silu_mul,
-    rotate,                  store_bf16, gemm,     attend,   combine,
+    PHLOEM_TEXT(PHLOEM_ISA), read_row, rms_norm, pack_row,  silu_mul, rotate,
+    store_bf16,              gemm_q4,  gemm_q8,  gemm_bf16, attend,   combine,
 };
 
 }  // namespace PHLOEM_ISA

@@ -77,10 +77,12 @@ struct PackedRows {
   uint16_t* words;
 };
 
-// One attention task: all query heads of one KV head, rows [row_begin, row_end) of one
-// sequence, keys of the segments [segment_begin, segment_end).
+// One attention task: the query heads of the KV heads [kv_begin, kv_end), rows [row_begin,
+// row_end) of one sequence, keys of the segments [segment_begin, segment_end). At most
+// kQueryBlock query vectors.
 struct AttentionTask {
-  int32_t seq, kv_head;
+  int32_t seq;
+  int32_t kv_begin, kv_end;
   int32_t row_begin, row_end;
   int32_t segment_begin, segment_end;
   int64_t first_part;     // where row_begin's result goes
@@ -127,7 +129,9 @@ struct KernelTable {
   // Rotates pairs (x[i], x[i + rotary / 2]) of one head in place, and scales the whole head.
   void (*rotate)(float* x, const float* cos, const float* sin, int rotary, int size, float scale);
   void (*store_bf16)(const float* x, int size, uint16_t* out);
-  void (*gemm)(const GemmTask* task);
+  void (*gemm_q4)(const GemmTask* task);
+  void (*gemm_q8)(const GemmTask* task);
+  void (*gemm_bf16)(const GemmTask* task);
   void (*attend)(const AttentionArgs* args, const AttentionTask* task);
   // Folds `count` parts, `stride` floats apart, into one normalised head: out[0, head_dim).
   void (*combine)(const float* parts, int count, int64_t stride, int head_dim, float* out);
