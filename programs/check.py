@@ -21,7 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from phloem.grammar.spec import Analyser
 from phloem.programs import nodes as n
+from phloem.programs.protocol import SamplingParams
 
 __all__ = ["Finding", "find"]
 
@@ -52,13 +54,16 @@ def find(
     entry: str,
     nodes: Mapping[str, n.Node],
     edges: Sequence[n.Edge],
-    parameters: Sequence[str],  # noqa: ARG001 - part of what a check may know
+    analyser: Analyser,
 ) -> list[Finding]:
-    """Findings that follow from the graph alone."""
+    """Findings that follow from the graph, and from what the analyser knows of constraints."""
     return [
         *_unreachable(entry, nodes, edges),
         *_duplicates(nodes, edges),
         *_empty(nodes),
+        *_unset(nodes, edges),
+        *_opaque(nodes),
+        *(finding for node in nodes.values() for finding in _unfit(node, analyser)),
     ]
 
 
@@ -113,6 +118,75 @@ def _duplicates(nodes: Mapping[str, n.Node], edges: Sequence[n.Edge]) -> list[Fi
                 break
         first.setdefault(name, []).append(node)
     return found
+
+
+def _unset(nodes: Mapping[str, n.Node], edges: Sequence[n.Edge]) -> list[Finding]:
+    """Variables of the state that are read where no step can have set them.
+
+    Only where every way to set one can be seen: no opaque parts, no joins, no calls.
+    """
+    unseen = (n.Python, n.Join, n.Call, n.Fork)
+    if any(isinstance(node, unseen) and _may_set(node) for node in nodes.values()):
+        return []
+    found = []
+    for node in nodes.values():
+        before = {
+            getattr(other, "name", None)
+            for other in nodes.values()
+            if other.id != node.id and node.id in _reach(other.id, edges)
+        }
+        before |= {scope for other in nodes.values() for scope in other.scopes}
+        found += [
+            _at(
+                node,
+                "P003",
+                "error",
+                f"the variable {name!r} is read before any step sets it",
+                "set it first: gen, select, retrieve or set_var",
+            )
+            for name in node.state_reads
+            if name not in before
+        ]
+    return found
+
+
+def _may_set(node: n.Node) -> bool:
+    return not isinstance(node, n.Python) or node.opaque is not None or "set_var" in node.source
+
+
+def _opaque(nodes: Mapping[str, n.Node]) -> list[Finding]:
+    return [
+        _at(node, "P007", "warning", node.opaque, "steps in it run, and are not nodes")
+        for node in nodes.values()
+        if isinstance(node, n.Python) and node.opaque is not None
+    ]
+
+
+CHARS_PER_TOKEN = 16
+"""More characters than any ordinary token has, for limits where tokens can't be counted."""
+
+
+def _unfit(node: n.Node, analyser: Analyser) -> list[Finding]:
+    if not isinstance(node, n.Gen) or node.constraint is None:
+        return []
+    bounds = analyser.bounds(node.constraint)
+    if bounds.empty:
+        return [_at(node, "P009", "error", "no text satisfies the constraint", "loosen it")]
+    least = bounds.min_tokens
+    if least is None and bounds.min_chars is not None:
+        least = -(-bounds.min_chars // CHARS_PER_TOKEN)
+    limit = node.max_tokens if node.max_tokens is not None else SamplingParams().max_tokens
+    if least is None or least <= limit:
+        return []
+    return [
+        _at(
+            node,
+            "P004",
+            "error",
+            f"the constraint needs at least {least} tokens and max_tokens is {limit}",
+            "raise max_tokens",
+        )
+    ]
 
 
 def _empty(nodes: Mapping[str, n.Node]) -> list[Finding]:

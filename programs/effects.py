@@ -91,7 +91,8 @@ class Generate:
     `options` holds the sampling arguments given at the call, by the names of
     `protocol.SamplingParams`; whatever is absent comes from the run. With `target` (or a
     `parse` request) the variable is the parsed value, else the text. `n` samples give a list.
-    `reasoning` is the pair of marks around a reasoning block to be kept apart.
+    `reasoning` is the pair of marks around a reasoning block to be kept apart; `quoted` are the
+    passages (document id, text) that the text is copied from, for a quotation.
     """
 
     name: str | None
@@ -101,6 +102,7 @@ class Generate:
     target: Any = None
     n: int = 1
     reasoning: tuple[str, str] | None = None
+    quoted: tuple[tuple[str, str], ...] | None = None
     timeout: float | None = None
     retries: int = 0
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phloem.errors import CompileError
-from phloem.programs import check, drawing
+from phloem.programs import check, drawing, registry
 from phloem.programs.nodes import Append, Edge, Node, Opaque, Python, node_from_json
 
 __all__ = ["StateGraph"]
@@ -53,7 +53,8 @@ class StateGraph:
 
     def check(self) -> list[check.Finding]:
         """Everything that is wrong, or looks wrong, before any run, in source order."""
-        found = [*self.problems, *check.find(self.entry, self.nodes, self.edges, self.parameters)]
+        analyser = registry.default("analyser")
+        found = [*self.problems, *check.find(self.entry, self.nodes, self.edges, analyser)]
         return sorted(found, key=lambda finding: (finding.line or 0, finding.code))
 
     def to_mermaid(self) -> str:

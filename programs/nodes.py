@@ -33,7 +33,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What all nodes share. `reads` and `writes` name variables of the program's function."""
+    """What all nodes share. `reads` and `writes` name variables of the program's function,
+    `state_reads` variables of its state that are read by name, `scopes` those a scope sets."""
 
     kind: ClassVar[str] = "node"
     id: str
@@ -41,6 +42,8 @@ class Node:
     line: int | None = None
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    state_reads: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON with the node's `kind`."""

@@ -117,9 +117,8 @@ def gen(
         built.parse,
         built.target,
         _samples(n),
-        None,
-        timeout,
-        retries,
+        timeout=timeout,
+        retries=retries,
     )
     if frame is not None and value_program:
         return value_style.step(frame, effect, variables, fresh=fresh)

@@ -18,7 +18,7 @@ from typing import Any
 from phloem.grammar.spec import Constraint
 from phloem.programs import nodes as n
 from phloem.programs.check import Finding
-from phloem.programs.compiler import ahead
+from phloem.programs.compiler import ahead, reads
 from phloem.programs.compiler.drafts import TEMPS, Draft, place
 from phloem.programs.compiler.factory import is_async, make_factory
 from phloem.programs.compiler.lower import Lowering
@@ -86,7 +86,7 @@ def compile_function(
         return _opaque(function, name, str(reason))
     lowering = Lowering(source, state)
     drafts = lowering.lower()
-    graph, ids = _graph(source, name, drafts)
+    graph, ids = _graph(source, name, drafts, state)
     early = _early_drafts(drafts)
     plan = ahead.retrievals(graph)
     distance = ahead.next_use(graph)
@@ -98,7 +98,7 @@ def compile_function(
             {label: ids[target] for label, target in draft.exits.items()},
             is_async(draft),
             graph.nodes[ids[index]].reads,
-            _temps_read(draft),
+            reads.temps_read(draft),
             tuple((node, early[node][0]) for node in plan[ids[index]]),
             distance[ids[index]],
         )
@@ -146,12 +146,14 @@ def _opaque(function: types.FunctionType, name: str, reason: str) -> Compiled:
     return Compiled(function, graph, {}, None)
 
 
-def _graph(source: FunctionSource, name: str, drafts: list[Draft]) -> tuple[StateGraph, list[str]]:
+def _graph(
+    source: FunctionSource, name: str, drafts: list[Draft], state: str | None
+) -> tuple[StateGraph, list[str]]:
     ids = _ids(drafts)
     nodes = {}
     problems: list[Finding] = []
     for draft, identity in zip(drafts, ids, strict=True):
-        nodes[identity] = _node(source, draft, identity)
+        nodes[identity] = _node(source, draft, identity, state)
         problems += [replace(problem, node=identity) for problem in draft.problems]
     edges = tuple(
         n.Edge(ids[index], ids[target], label)
@@ -186,7 +188,7 @@ def _ids(drafts: list[Draft]) -> list[str]:
     return ids
 
 
-def _node(source: FunctionSource, draft: Draft, identity: str) -> n.Node:
+def _node(source: FunctionSource, draft: Draft, identity: str, state: str | None) -> n.Node:
     fields = {name: value for name, value in draft.fields.items() if value is not None}
     if draft.kind == "python":
         fields["source"] = _pretty(draft.body)
@@ -200,6 +202,8 @@ def _node(source: FunctionSource, draft: Draft, identity: str) -> n.Node:
         line=draft.line,
         reads=tuple(sorted(loaded(draft.body) & source.locals)),
         writes=tuple(sorted(stored(draft.body) & source.locals)),
+        state_reads=reads.state_reads(draft.body, state),
+        scopes=reads.scopes(draft.body, state),
         **fields,
     )
 
@@ -211,20 +215,6 @@ def _pretty(body: list[ast.stmt]) -> str:
 def _readable(text: str) -> str:
     text = re.sub(rf"{TEMPS}\[(\d+)\]", r"_\1", text)
     return text.replace("_ph_next(", "iter(")
-
-
-def _temps_read(draft: Draft) -> tuple[int, ...]:
-    found: set[Any] = {
-        node.slice.value
-        for root in draft.body
-        for node in ast.walk(root)
-        if isinstance(node, ast.Subscript)
-        and isinstance(node.ctx, ast.Load)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == TEMPS
-        and isinstance(node.slice, ast.Constant)
-    }
-    return tuple(sorted(found))
 
 
 def _with_prefixes(nodes: dict[str, n.Node], edges: tuple[n.Edge, ...]) -> dict[str, n.Node]:

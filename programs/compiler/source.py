@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import inspect
 import linecache
 import types
@@ -74,35 +75,47 @@ def _lazy(owner: Any, name: str) -> Any:
 
 
 def read_source(function: types.FunctionType) -> FunctionSource:
-    """The ast of `function`, found by name and first line in its file. Raises `NoSource`."""
+    """The ast of `function`, found by name and first line in its file.
+
+    Raises `NoSource` if there is none, or if it is not the source of the code that runs.
+    """
     code = function.__code__
     file = code.co_filename
+    linecache.checkcache(file)
     lines = linecache.getlines(file, function.__globals__)
     if not lines:
         raise NoSource("its source is not available")
+    changed = NoSource("its file has changed since it was imported")
     try:
-        module = ast.parse("".join(lines), file)
+        module, codes = _parsed("".join(lines), file)
     except SyntaxError:
-        raise NoSource("its file has changed since it was imported") from None
+        raise changed from None
     for node in ast.walk(module):
         if (
             isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             and node.name == code.co_name
             and _first_line(node) == code.co_firstlineno
         ):
-            source = FunctionSource(function, node, file)
-            if _arguments(node) != code.co_varnames[: len(_arguments(node))]:
+            # Test runners rewrite assertions, so code with some can't be compared.
+            asserts = any(isinstance(item, ast.Assert) for item in ast.walk(node))
+            if not asserts and code.co_code not in codes[code.co_firstlineno]:
                 break
-            return source
-    raise NoSource("its file has changed since it was imported")
+            return FunctionSource(function, node, file)
+    raise changed
+
+
+@functools.lru_cache(maxsize=32)
+def _parsed(text: str, file: str) -> tuple[ast.Module, dict[int, set[bytes]]]:
+    """A module's ast, and the byte codes of its functions by first line."""
+    module = ast.parse(text, file)
+    codes: dict[int, set[bytes]] = {}
+    todo = [compile(module, file, "exec", dont_inherit=True)]
+    while todo:
+        code = todo.pop()
+        codes.setdefault(code.co_firstlineno, set()).add(code.co_code)
+        todo += [item for item in code.co_consts if isinstance(item, types.CodeType)]
+    return module, codes
 
 
 def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return min([node.lineno, *(d.lineno for d in node.decorator_list)])
-
-
-def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ...]:
-    args = node.args
-    named = [*args.posonlyargs, *args.args, *args.kwonlyargs]
-    rest = [item for item in (args.vararg, args.kwarg) if item is not None]
-    return tuple(item.arg for item in [*named, *rest])

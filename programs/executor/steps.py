@@ -24,6 +24,7 @@ from phloem.programs.executor.run import Site
 from phloem.programs.executor.sampling import clean, merge
 from phloem.programs.executor.values import show
 from phloem.programs.protocol import StepResult, Text, Usage
+from phloem.programs.quoted import Quote
 
 __all__ = ["append_known", "generate"]
 
@@ -110,6 +111,8 @@ def _keep(branch: Branch, effect: Generate, results: Sequence[StepResult], site:
 
 def _value(branch: Branch, effect: Generate, result: StepResult) -> Any:
     text = apart(result.text, effect.reasoning)[0]
+    if effect.quoted is not None:
+        return Quote(text, branch.run.analyser().locate(effect.quoted, text))
     if not effect.parse:
         return text
     assert effect.constraint is not None

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from phloem.programs.api.primitives import passages as passages
     from phloem.programs.api.primitives import retrieve as retrieve
     from phloem.programs.api.primitives import select as select
+    from phloem.programs.api.quotes import quote as quote
     from phloem.programs.api.roles import assistant as assistant
     from phloem.programs.api.roles import assistant_begin as assistant_begin
     from phloem.programs.api.roles import assistant_end as assistant_end
@@ -69,6 +70,7 @@ _MODULES: dict[str, list[str]] = {
     "programs.api.primitives": [
         "gen", "gen_int", "gen_string", "passages", "retrieve", "select",
     ],
+    "programs.api.quotes": ["quote"],
     "programs.api.roles": [
         *_ROLES,
         *(f"{role}_{edge}" for role in _ROLES for edge in ("begin", "end")),

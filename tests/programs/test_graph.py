@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -222,6 +223,19 @@ def test_opaque_parts_say_why(kind: str) -> None:
     }[kind]
     (opaque,) = ph.function(function).graph.opaque
     assert reason in opaque.reason
+
+
+def test_changed_files_are_not_compiled(tmp_path: Path) -> None:
+    """A function whose file was edited after its import is one opaque node, and says so."""
+    file = tmp_path / "program.py"
+    text = "import phloem as ph\n\ndef program(s):\n    s += 'a' + ph.gen('x')\n    return 1\n"
+    file.write_text(text)
+    space: dict = {}
+    exec(compile(text, str(file), "exec"), space)
+    assert ph.function(space["program"]).graph.opaque == ()
+    file.write_text(text.replace("    return 1", "    return s['x'] + 'edited'"))
+    (opaque,) = ph.function(space["program"]).graph.opaque
+    assert "changed since it was imported" in opaque.reason
 
 
 def test_check_finds_what_is_wrong_before_a_run() -> None:
