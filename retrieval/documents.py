@@ -61,6 +61,8 @@ def check_query(query: Query) -> Query:
             hint="give text to search for; an empty query never means 'everything'",
             index=query.index,
         )
+    if not query.index or "/" in query.index or query.index in (".", ".."):
+        raise RetrievalError(f"not an index name: {query.index!r}", hint="give a non-empty name")
     if not isinstance(query.k, int) or query.k < 1:
         raise RetrievalError(f"k must be 1 or more, not {query.k!r}", index=query.index)
     if query.mode not in ("bm25", "knn", "hybrid"):

@@ -50,6 +50,7 @@ class Cluster:
         self.seconds = seconds
         self._info: ServerInfo | None = None
         self._vectors: dict[str, Vectors] = {}
+        self._known_fields: dict[str, set[str]] = {}
 
     async def info(self) -> ServerInfo:
         """Product and version, asked once."""
@@ -91,22 +92,42 @@ class Cluster:
         return self._vectors[index]
 
     async def check_fields(self, index: str, names: Iterable[str]) -> None:
-        """Raise `FieldNotFound` for the first of `names` that no document of `index` could
-        have."""
-        path = index_path(index, "/_field_caps")
-        body = await self.caller.call(
-            "GET", path, index=index, seconds=self.seconds, params={"fields": "*"}
-        )
-        known = body.get("fields", {})
-        for name in sorted(names):
-            if self.fields.path(name) not in known:
-                shown = [field for field in sorted(known) if not field.startswith("_")][:20]
+        """Raise `FieldNotFound` for the first of `names` that no document of `index` could have.
+
+        A field that was there once is not asked for again; an empty index has no fields yet.
+        """
+        known = self._known_fields.setdefault(index, set())
+        unknown = sorted(set(names) - known)
+        if not unknown or await self.count(index) == 0:
+            return
+        found = await self._fields(index, ",".join(self.fields.path(name) for name in unknown))
+        for name in unknown:
+            if self.fields.path(name) not in found:
+                there = [field for field in await self._fields(index, "*") if field[0] != "_"]
                 raise FieldNotFound(
                     f"index {index!r} at {self.caller.address} has no field {name!r}",
-                    hint=f"fields that it has: {', '.join(shown) or 'none'}",
+                    hint=f"fields that it has: {', '.join(sorted(there)[:20]) or 'none'}",
                     index=index,
                     field=name,
                 )
+        known.update(unknown)
+
+    async def count(self, index: str) -> int:
+        """Number of documents. Raises `IndexNotFound`."""
+        path = index_path(index, "/_count")
+        body = await self.caller.call("GET", path, index=index, seconds=self.seconds)
+        return int(body["count"])
+
+    async def _fields(self, index: str, pattern: str) -> Mapping[str, Any]:
+        body = await self.caller.call(
+            "GET",
+            index_path(index, "/_field_caps"),
+            index=index,
+            seconds=self.seconds,
+            params={"fields": pattern},
+        )
+        fields: Mapping[str, Any] = body.get("fields", {})
+        return fields
 
 
 def vectors_in(mappings: Mapping[str, Any], fields: FieldMap) -> Vectors:

@@ -69,7 +69,7 @@ class Indexes:
     async def rebuild(self, docs: Iterable[Document], index: str) -> AddReport:
         """Fill a new generation, then switch the alias."""
         check_index_name(index)
-        old = await self._concrete(index)
+        old = await self._own(index)
         numbers = [int(found[1]) for name in old if (found := _GENERATION.search(name))]
         new = f"{index}-{max(numbers, default=0) + 1:06d}"
         given, docs = await asyncio.to_thread(_peek_dims, docs)
@@ -78,10 +78,19 @@ class Indexes:
         dims = embedder.dims if embedder else given
         await self._call("DELETE", new, params={"ignore_unavailable": "true"})
         await self._make(new, dims=dims, embedder=embedder)
-        report = await self._storing.add(docs, index=new, dims=dims, embedder=embedder)
-        if report.failed:
-            await self._call("DELETE", new)
-            return report
+        filled = False
+        try:
+            report = await self._storing.add(docs, index=new, dims=dims, embedder=embedder)
+            filled = not report.failed
+        finally:
+            if not filled:
+                await self._call("DELETE", new)
+        if filled:
+            await self._switch(index, old, new)
+        return report
+
+    async def _switch(self, index: str, old: list[str], new: str) -> None:
+        """Let the name `index` stand for `new`, in one step, and remove `old`."""
         # A plain index of that name has to go in the same step in which the alias comes.
         plain = old == [index]
         actions: list[dict[str, Any]] = [{"add": {"index": new, "alias": index}}]
@@ -92,11 +101,10 @@ class Indexes:
         for name in [] if plain else old:
             await self._call("DELETE", name)
         await self._cluster.vectors(index, fresh=True)
-        return report
 
     async def drop(self, index: str) -> None:
         """Remove what the name stands for."""
-        names = await self._concrete(check_index_name(index))
+        names = await self._own(check_index_name(index))
         if not names:
             raise self._missing(index)
         for name in names:
@@ -124,7 +132,7 @@ class Indexes:
 
     async def count(self, index: str) -> int:
         """Number of documents."""
-        return int((await self._call("GET", index, "/_count"))["count"])
+        return await self._cluster.count(index)
 
     async def get(self, ids: Iterable[str], index: str) -> list[Document]:
         """The documents that exist, in the order asked."""
@@ -207,11 +215,13 @@ class Indexes:
         await self._call("PUT", name, body=body)
 
     async def _add_vector_field(self, index: str, dims: int) -> None:
-        field = vector_property(dims, (await self._cluster.info()).product)
+        found = await self._call("GET", index, "/_mapping")
+        kept = next(iter(found.values()))["mappings"].get("_meta", {})
         embedder = self._embedder.name if self._embedder else None
+        field = vector_property(dims, (await self._cluster.info()).product)
         body = {
             "properties": {self._cluster.fields.vector: field},
-            "_meta": {"phloem": {"embedder": embedder}},
+            "_meta": {**kept, "phloem": {"embedder": embedder}},
         }
         await self._call("PUT", index, "/_mapping", body=body)
 
@@ -222,6 +232,19 @@ class Indexes:
         except IndexNotFound:
             return []
         return sorted(body)
+
+    async def _own(self, index: str) -> list[str]:
+        """The same, if they are phloem's to remove: the index itself, or its generations."""
+        names = await self._concrete(index)
+        other = [name for name in names if name != index and not _is_generation(name, index)]
+        if other:
+            raise RetrievalError(
+                f"{index!r} at {self._cluster.caller.address} is an alias of {', '.join(other)},"
+                " which phloem did not make",
+                hint="name the index itself, or remove the alias",
+                index=index,
+            )
+        return names
 
     async def _fetch(
         self, ids: Iterable[str], index: str, params: dict[str, str]
@@ -257,6 +280,10 @@ class Indexes:
             hint=f"phloem index add PATH... --index {index}",
             index=index,
         )
+
+
+def _is_generation(name: str, index: str) -> bool:
+    return bool(re.fullmatch(rf"{re.escape(index)}-\d{{6}}", name))
 
 
 def _peek_dims(docs: Iterable[Document]) -> tuple[int | None, Iterable[Document]]:

@@ -93,12 +93,10 @@ class Searching:
                 await self._explain(query)
             raise failure
         found = reply.body.get("hits") if isinstance(reply.body, Mapping) else None
-        if not isinstance(found, Mapping) or not isinstance(found.get("hits"), list):
+        listed = found.get("hits") if isinstance(found, Mapping) else None
+        if not isinstance(listed, list) or not all(isinstance(hit, Mapping) for hit in listed):
             raise not_json(self._cluster.caller.address, reply.status, reply.body)
-        fields = self._cluster.fields
-        if not all(isinstance(hit, Mapping) for hit in found["hits"]):
-            raise not_json(self._cluster.caller.address, reply.status, reply.body)
-        hits = tuple(hit_of(hit, fields, query.index) for hit in found["hits"])
+        hits = tuple(hit_of(hit, self._cluster.fields, query.index) for hit in listed)
         causes = partial_causes(reply.body)
         if not hits and not causes:
             await self._explain(query)
@@ -110,19 +108,12 @@ class Searching:
         if query.mode != "knn" and query.raw is None:
             # The title is optional where it was not asked for by name.
             names |= {name for name, _ in boosted_fields(query.fields or ("text",))}
-        if names and not await self._is_empty(query.index):
-            await self._cluster.check_fields(query.index, names)
+        await self._cluster.check_fields(query.index, names)
         if query.mode != "bm25":
             kept = await self._cluster.vectors(query.index, fresh=True)
             size = len(await self._vector(query))
             if kept.dims is not None:
                 check_dims(size, kept.dims, what="the query's vector", index=query.index)
-
-    async def _is_empty(self, index: str) -> bool:
-        """Whether no document could have given the index its fields yet."""
-        caller, seconds = self._cluster.caller, self._cluster.seconds
-        body = await caller.call("GET", f"/{index}/_count", index=index, seconds=seconds)
-        return bool(body.get("count") == 0)
 
     async def _vector(self, query: Query) -> list[float]:
         """The query's embedding; made by the model that filled the index."""

@@ -499,6 +499,13 @@ async def test_one_bad_search_among_many_fails_alone(store: Store, index: str) -
     assert isinstance(bad, IndexNotFound)
 
 
+@pytest.mark.parametrize("name", ["", "..", ".", "a/../b", "a/_count"])
+async def test_an_index_name_is_no_path(store: Store, name: str) -> None:
+    """A search can't leave its index by a name that reads as a path."""
+    with pytest.raises(RetrievalError, match="not an index name"):
+        await store.search(Query("cat", index=name))
+
+
 @pytest.mark.parametrize("bad", [{"k": 0}, {"mode": "fuzzy"}, {"timeout": 0}, {"fields": ("a^x",)}])
 async def test_senseless_queries_are_refused(store: Store, index: str, bad: dict[str, Any]) -> None:
     """A wrong setting is an error that names it."""

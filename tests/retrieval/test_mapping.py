@@ -101,6 +101,47 @@ async def test_an_index_made_from_a_model_on_a_server(server_url: str, index: st
         await server.aclose()
 
 
+async def test_indexes_of_others_are_not_removed(server_url: str, index: str) -> None:
+    """An alias of an index phloem did not make is searched, but neither dropped nor rebuilt; a
+    plain index of the name is rebuilt in place."""
+    server = ElasticsearchRetriever(server_url)
+    foreign = f"{index}-theirs"
+    call = server._caller.call
+    try:
+        body = {"aliases": {index: {}}, "mappings": {"_meta": {"owner": "them"}}}
+        await call("PUT", f"/{foreign}", index=foreign, seconds=10, body=body)
+        await server.add([Document("a", "their words")], index=index)
+        assert len(await server.search(Query("words", index=index))) == 1
+        for work in (server.drop(index), server.rebuild([Document("b", "x")], index=index)):
+            with pytest.raises(RetrievalError, match=f"alias of {foreign}"):
+                await work
+        await server.add([Document("v", "x", vector=[1.0, 2.0])], index=foreign)
+        mapping = await call("GET", f"/{foreign}/_mapping", index=foreign, seconds=10)
+        assert mapping[foreign]["mappings"]["_meta"]["owner"] == "them"
+        await server.rebuild([Document("b", "new words")], index=foreign)
+        assert await server.ids(index=foreign) == ["b"]
+    finally:
+        await server.drop(foreign)
+        await server.aclose()
+
+
+async def test_known_fields_are_not_asked_for_again(scripted: Any, es: Any) -> None:
+    """An empty answer is looked into once; after that it costs no further request."""
+
+    async def answer(request: Any, _: Any) -> bytes:
+        if "_search" in request.path:
+            return es.reply(es.found())
+        return es.reply({"count": 3, "fields": {"text": {}, "meta.lang": {}}})
+
+    server = scripted(answer)
+    retriever = ElasticsearchRetriever(server.url)
+    for _ in range(3):
+        assert len(await retriever.search(Query("x", index="i", filter={"lang": "en"}))) == 0
+    await retriever.aclose()
+    calls = [request.path.split("/")[-1].split("?")[0] for request in server.requests]
+    assert calls == ["_search", "_count", "_field_caps", "_search", "_search"]
+
+
 def test_opensearch_has_its_own_vectors() -> None:
     """An OpenSearch server gets knn_vector fields and knn clauses in the query."""
     body = index_mapping(FieldMap(), "opensearch", dims=3, embedder="m")
