@@ -23,7 +23,13 @@ from phloem.server.http.gatekeeper import OPEN_PATHS, Gatekeeper
 from phloem.server.http.replies import add_handlers
 from phloem.server.http.state import ServerState
 from phloem.server.openai import chat, completions, models
-from phloem.server.programs import catalog_routes, run_routes, start_routes
+from phloem.server.programs import (
+    batch_routes,
+    catalog_routes,
+    graph_routes,
+    run_routes,
+    start_routes,
+)
 from phloem.server.programs.manager import RunManager
 from phloem.server.sglang import generate, info
 
@@ -37,6 +43,8 @@ ROUTERS = (
     catalog_routes.router,
     start_routes.router,
     run_routes.router,
+    graph_routes.router,
+    batch_routes.router,
     generate.router,
     info.router,
 )

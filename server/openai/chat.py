@@ -39,8 +39,10 @@ from phloem.server.openai.common_reply import DONE, error_events, new_id, usage_
 from phloem.server.openai.constraints import offered_tools, reply_constraint, tool_mode
 from phloem.server.openai.fields import sampling
 from phloem.server.openai.messages import CALL_BEGIN, chat_prompt
-from phloem.server.openai.names import check_model
+from phloem.server.openai.names import check_model, program_of
+from phloem.server.openai.program_chat import program_chat
 from phloem.server.openai.tool_stream import ToolStream
+from phloem.server.programs.dependencies import Manager
 
 __all__ = ["router"]
 
@@ -52,9 +54,17 @@ router = APIRouter(route_class=StrictRoute, tags=["openai"], responses=ERRORS)
     response_model=ChatReply,
     responses={200: {"content": {"text/event-stream": {}}, "description": "Reply or stream."}},
 )
-async def chat_completions(body: ChatRequest, request: Request, state: State) -> Response:
-    """Answer a conversation, as OpenAI's endpoint of this name does."""
+async def chat_completions(
+    body: ChatRequest, request: Request, state: State, manager: Manager
+) -> Response:
+    """Answer a conversation, as OpenAI's endpoint of this name does.
+
+    The model `program:NAME` runs a program: see `openai/program_chat.py`.
+    """
     backend = state.engine.backend
+    program = program_of(body.model)
+    if program is not None:
+        return await program_chat(manager.catalog.get(program), body, request, manager)
     check_model(state, body.model)
     job = _job(state, backend, request, body)
     if body.stream:

@@ -12,12 +12,21 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from phloem.programs.protocol import StepResult
+from phloem.programs.protocol import StepResult, Usage
 from phloem.server.error_map import error_object
 from phloem.server.generation.run import total_usage
 from phloem.server.http.sse import event
 
-__all__ = ["DONE", "FinishReason", "UsageReply", "error_events", "finish", "new_id", "usage_reply"]
+__all__ = [
+    "DONE",
+    "FinishReason",
+    "UsageReply",
+    "error_events",
+    "finish",
+    "new_id",
+    "usage_of",
+    "usage_reply",
+]
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 
@@ -49,7 +58,11 @@ class UsageReply(BaseModel):
 
 def usage_reply(results: Mapping[int, StepResult], n: int) -> UsageReply:
     """The usage of all candidates together; a prompt that `n` of them share counts once."""
-    usage = total_usage(results, n)
+    return usage_of(total_usage(results, n))
+
+
+def usage_of(usage: Usage) -> UsageReply:
+    """The same of a sum that is known."""
     return UsageReply(
         prompt_tokens=usage.prompt,
         completion_tokens=usage.generated,

@@ -23,7 +23,7 @@ from phloem.server.openai.chat_request import (
     ToolMessage,
 )
 
-__all__ = ["CALL_BEGIN", "CALL_END", "chat_prompt"]
+__all__ = ["CALL_BEGIN", "CALL_END", "chat_prompt", "plain_text"]
 
 CALL_BEGIN, CALL_END = "<tool_call>", "</tool_call>"
 RESULT_BEGIN, RESULT_END = "<tool_response>", "</tool_response>"
@@ -63,7 +63,7 @@ def _role(chat: ChatFormat, message: Message) -> str:
 
 
 def _text(message: Message) -> str:
-    text = _plain(message.content)
+    text = plain_text(message.content)
     if isinstance(message, ToolMessage):
         return f"{RESULT_BEGIN}\n{text}\n{RESULT_END}"
     if isinstance(message, AssistantMessage):
@@ -74,7 +74,8 @@ def _text(message: Message) -> str:
     return text
 
 
-def _plain(content: Content | None) -> str:
+def plain_text(content: Content | None) -> str:
+    """The text of a message's content, its parts joined."""
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(part.text for part in content)

@@ -12,7 +12,8 @@ from pydantic import BaseModel
 
 from phloem.server.http.replies import ERRORS
 from phloem.server.http.state import State
-from phloem.server.openai.names import check_model, model_names
+from phloem.server.openai.names import PROGRAM, check_model, model_names, program_of
+from phloem.server.programs.dependencies import Manager
 
 __all__ = ["router"]
 
@@ -37,14 +38,19 @@ class ModelList(BaseModel):
 
 
 @router.get("/v1/models")
-async def list_models(state: State) -> ModelList:
+async def list_models(state: State, manager: Manager) -> ModelList:
     """What a request's `model` may be."""
     size = state.engine.backend.capabilities.max_context
-    return ModelList(data=[ModelReply(id=name, max_model_len=size) for name in model_names(state)])
+    names = model_names(state) + [f"{PROGRAM}{one.name}" for one in manager.catalog]
+    return ModelList(data=[ModelReply(id=name, max_model_len=size) for name in names])
 
 
 @router.get("/v1/models/{model:path}")
-async def get_model(model: str, state: State) -> ModelReply:
+async def get_model(model: str, state: State, manager: Manager) -> ModelReply:
     """One model by its name."""
-    check_model(state, model)
+    program = program_of(model)
+    if program is None:
+        check_model(state, model)
+    else:
+        manager.catalog.get(program)
     return ModelReply(id=model, max_model_len=state.engine.backend.capabilities.max_context)

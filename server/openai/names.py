@@ -8,8 +8,11 @@ from __future__ import annotations
 from phloem.server.http.replies import RequestError
 from phloem.server.http.state import ServerState
 
-__all__ = ["check_model", "model_names"]
+__all__ = ["PROGRAM", "check_model", "model_names", "program_of"]
 
+
+PROGRAM = "program:"
+"""A model name `program:NAME` runs a program behind the chat endpoint."""
 
 PLACEHOLDERS = ("default", "dummy")
 """Names for clients that must send one and know none; huggingface_hub sends "dummy"."""
@@ -18,6 +21,12 @@ PLACEHOLDERS = ("default", "dummy")
 def model_names(state: ServerState) -> list[str]:
     """The names that are listed."""
     return [state.engine.backend.capabilities.model]
+
+
+def program_of(name: str) -> str | None:
+    """The program that a model name stands for, or None."""
+    prefix, found, program = name.partition(PROGRAM)
+    return program if found and not prefix else None
 
 
 def check_model(state: ServerState, name: str) -> None:

@@ -20,6 +20,7 @@ from phloem.errors import ConfigError
 from phloem.programs.api.function import Program
 from phloem.server.cli.target import load_module, load_program, programs_in
 from phloem.server.http.replies import RequestError
+from phloem.server.programs.graph_program import graph_program
 
 __all__ = ["Catalog", "Registered", "load_catalog"]
 
@@ -60,11 +61,11 @@ class Registered:
 
 
 class Catalog:
-    """Programs by name."""
+    """Programs by name. The interpreter of graphs is one of them, but not listed."""
 
     def __init__(self, programs: Iterable[Program]) -> None:
         self._programs: dict[str, Registered] = {}
-        for program in programs:
+        for program in [graph_program, *programs]:
             if program.name in self._programs:
                 raise ConfigError(
                     f"two programs are named {program.name!r}",
@@ -74,7 +75,7 @@ class Catalog:
             self._programs[program.name] = made
 
     def __iter__(self) -> typing.Iterator[Registered]:
-        return iter(self._programs.values())
+        return (one for one in self._programs.values() if one.program is not graph_program)
 
     def __contains__(self, name: str) -> bool:
         return name in self._programs
@@ -87,7 +88,7 @@ class Catalog:
                 f"there is no program {name[:100]!r}",
                 code="program_not_found",
                 param="program",
-                hint=f"this server has: {', '.join(self._programs) or 'none'}",
+                hint=f"this server has: {', '.join(one.name for one in self) or 'none'}",
             )
         return self._programs[name]
 

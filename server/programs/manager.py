@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -28,7 +28,7 @@ from phloem.server.journal.recording import JournalRecord, StoredEffect, read_ef
 from phloem.server.programs.catalog import Catalog, Registered
 from phloem.server.programs.changes import changes
 from phloem.server.programs.live import LiveRun
-from phloem.server.programs.rows import RunRow, Runs
+from phloem.server.programs.rows import UNFINISHED, RunRow, Runs
 
 __all__ = ["RunManager"]
 
@@ -44,6 +44,7 @@ class RunManager:
         self.runs = runs
         self.live: dict[str, LiveRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._watched: set[asyncio.Task[None]] = set()
 
     # --- starting
 
@@ -76,7 +77,8 @@ class RunManager:
             live = LiveRun(row)
             live.close()
             return live
-        row.attempt += 1
+        # One that waits on disk for its first turn has not been started yet.
+        row.attempt += row.status != "queued" or row.finished_at is not None
         row.status, row.finished_at, row.error, row.result = "queued", None, None, None
         await asyncio.wrap_future(
             self.runs.update(
@@ -111,18 +113,37 @@ class RunManager:
             "token_budget": row.options.get("token_budget"),
             "namespace": row.caller if self.state.settings.isolate_keys else "",
         }
-        arguments = registered.parse(row.args)
-        started = prepare(registered.program, (), {**settings, **arguments}, record)
+        asked = {**row.options.get("sampling", {}), **settings, **registered.parse(row.args)}
+        started = prepare(registered.program, (), asked, record)
         started.run.id = row.id
         started.run.trace_id = row.trace_id
         return started
+
+    async def cancel(self, run: str) -> None:
+        """End a run that is not over, and wait for its end."""
+        live = self.live.get(run)
+        if live is not None:
+            live.cancel("client")
+            await live.ended()
+            return
+        row = await asyncio.to_thread(self.runs.get, run)
+        if row is not None and row.status in UNFINISHED:
+            # It waits on disk for its turn.
+            values = {"status": "cancelled", "finished_at": time.time()}
+            await asyncio.wrap_future(self.runs.update(run, **values))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work` beside the requests; it ends with the server at the latest."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _launch(self, row: RunRow, started: Started) -> LiveRun:
         live = LiveRun(row)
         self.live[row.id] = live
         task = asyncio.ensure_future(self._watch(live, started))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._watched.add(task)
+        task.add_done_callback(self._watched.discard)
         return live
 
     # --- watching
@@ -166,6 +187,7 @@ class RunManager:
     async def _run(self, live: LiveRun, started: Started) -> BaseException | None:
         """Do it; returns what ended it early, if anything did."""
         live.row.status = "running"
+        self.runs.update(live.row.id, status="running")
         future = submit(started.coroutine)
         live.on_cancel(future.cancel)
         async for event in started.run.feed:
@@ -224,10 +246,12 @@ class RunManager:
 
     async def stop(self) -> None:
         """End all runs; those in the background are resumed by the next server."""
+        for task in self._tasks:
+            task.cancel()
         for live in list(self.live.values()):
             live.cancel("server")
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if self._tasks or self._watched:
+            await asyncio.wait(self._tasks | self._watched)
         self.runs.store.close()
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "ProgramReply",
     "RewindRequest",
     "RunList",
+    "RunOptions",
     "RunReply",
     "RunRequest",
     "RunStatus",

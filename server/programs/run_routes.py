@@ -91,11 +91,9 @@ async def get_events(row: ThisRun, manager: Manager, last_event_id: LastEventId 
 @router.post("/v1/runs/{run_id}/cancel")
 async def cancel_run(row: ThisRun, manager: Manager) -> RunReply:
     """End a run early; one that is over stays as it is."""
-    live = manager.live.get(row.id)
-    if live is not None:
-        live.cancel("client")
-        await live.ended()
-    return row.reply()
+    await manager.cancel(row.id)
+    found = await asyncio.to_thread(manager.runs.get, row.id)
+    return (found or row).reply()
 
 
 @router.post("/v1/runs/{run_id}/resume", response_model=RunReply, responses=RUN_REPLIES)
@@ -137,8 +135,5 @@ async def rewind_run(
 @router.delete("/v1/runs/{run_id}", status_code=204)
 async def delete_run(row: ThisRun, manager: Manager) -> None:
     """Forget a run; one that is not over is cancelled first."""
-    live = manager.live.get(row.id)
-    if live is not None:
-        live.cancel("client")
-        await live.ended()
+    await manager.cancel(row.id)
     await asyncio.wrap_future(manager.runs.delete(row.id))

@@ -1,0 +1,163 @@
+"""A program behind the chat endpoint: the model `program:NAME`.
+
+What lives here: from a conversation to the program's arguments, and from its value to a reply.
+What does not: the run (`programs/manager.py`).
+
+The program must have either a parameter `messages`, which gets the conversation as dicts of
+role and content, or exactly one required parameter, which gets the last user message. The
+reply is the value it returns, as text or JSON. A streamed reply has the value in one piece
+when the run ends, because only then is it known; until then comment lines keep the stream
+alive. Sampling fields are defaults of the program's steps.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from phloem.errors import Cancelled
+from phloem.programs.protocol import Usage
+from phloem.server.http.disconnect import while_connected
+from phloem.server.http.replies import RequestError, error_reply
+from phloem.server.http.sse import EventStream, event
+from phloem.server.openai.chat_reply import (
+    ChatChoice,
+    ChatChunk,
+    ChatReply,
+    ChunkChoice,
+    Delta,
+    ReplyMessage,
+)
+from phloem.server.openai.chat_request import ChatRequest
+from phloem.server.openai.common_reply import DONE, error_events, new_id, usage_of
+from phloem.server.openai.messages import plain_text
+from phloem.server.programs.catalog import Registered
+from phloem.server.programs.live import LiveRun
+from phloem.server.programs.manager import RunManager
+from phloem.server.programs.models import RunRequest
+from phloem.server.programs.start_routes import new_row
+
+__all__ = ["program_chat"]
+
+_SAMPLING = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "stop",
+)  # fmt: skip
+_REFUSED = ("tools", "response_format", "regex", "logprobs", "ignore_eos", "stop_token_ids")
+
+
+async def program_chat(
+    registered: Registered, body: ChatRequest, request: Request, manager: RunManager
+) -> Response:
+    """Run the program and answer with its value. The run is on record like any other."""
+    for name in _REFUSED:
+        if getattr(body, name):
+            raise _unsupported(name)
+    if body.n not in (None, 1):
+        raise _unsupported("n")
+    asked = RunRequest(
+        args=_arguments(registered, body),
+        deadline_s=body.deadline_s,
+        seed=None if body.seed is None else body.seed % 2**31,
+        stream=bool(body.stream),
+    )
+    row = new_row(manager, registered, request, asked)
+    given = {name: getattr(body, name) for name in _SAMPLING} | {"max_tokens": body.limit}
+    row.options["sampling"] = {name: value for name, value in given.items() if value is not None}
+    live = await manager.start(registered, row)
+    if body.stream:
+        return EventStream(_events(live, body), manager.state.settings, error_events)
+    try:
+        await while_connected(request, live.ended())
+    except Cancelled:
+        live.cancel("client")
+        raise
+    return _reply(live, body)
+
+
+def _arguments(registered: Registered, body: ChatRequest) -> dict[str, Any]:
+    schema = registered.schema()
+    turns = [(message.role, plain_text(message.content)) for message in body.messages]
+    if "messages" in schema.get("properties", {}):
+        return {"messages": [{"role": role, "content": text} for role, text in turns]}
+    required = schema.get("required", [])
+    said = [text for role, text in turns if role == "user"]
+    if len(required) != 1 or not said:
+        raise RequestError(
+            400,
+            f"the program {registered.name} can't be talked to"
+            if said
+            else "a program needs a user message",
+            code="not_a_chat_program",
+            param="messages" if not said else "model",
+            hint="it needs a parameter `messages`, or exactly one required parameter",
+        )
+    return {required[0]: said[-1]}
+
+
+def _unsupported(name: str) -> RequestError:
+    return RequestError(
+        400, f"a program behind the chat endpoint takes no {name}", code="unsupported", param=name
+    )
+
+
+def _text(live: LiveRun) -> str:
+    value = (live.row.result or {})["value"]
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _usage(live: LiveRun) -> Usage:
+    return Usage(**(live.row.result or {})["usage"])
+
+
+def _reply(live: LiveRun, body: ChatRequest) -> Response:
+    headers = {"x-run-id": live.row.id}
+    if live.error is not None:
+        reply = error_reply(live.error)
+        reply.headers.update(headers)
+        return reply
+    made = ChatReply(
+        id=new_id("chatcmpl"),
+        created=int(live.row.created_at),
+        model=body.model,
+        choices=[
+            ChatChoice(
+                index=0,
+                message=ReplyMessage(content=_text(live)),
+                logprobs=None,
+                finish_reason="stop",
+            )
+        ],
+        usage=usage_of(_usage(live)),
+    )
+    return Response(made.model_dump_json(), media_type="application/json", headers=headers)
+
+
+async def _events(live: LiveRun, body: ChatRequest) -> AsyncGenerator[bytes, None]:
+    shared: dict[str, Any] = {
+        "id": new_id("chatcmpl"),
+        "object": "chat.completion.chunk",
+        "created": int(time.time()),
+        "model": body.model,
+    }
+    try:
+        await live.ended()
+    finally:
+        live.cancel("client")
+    if live.error is not None:
+        raise live.error
+    for delta, reason in (
+        (Delta(role="assistant", content=_text(live)), None),
+        (Delta(), "stop"),
+    ):
+        choice = ChunkChoice.model_validate({"index": 0, "delta": delta, "finish_reason": reason})
+        yield event(ChatChunk(**shared, choices=[choice]).model_dump_json(exclude_unset=True))
+    if body.stream_options is not None and body.stream_options.include_usage:
+        last = ChatChunk(**shared, choices=[], usage=usage_of(_usage(live)))
+        yield event(last.model_dump_json(exclude_none=True))
+    yield DONE

@@ -1,0 +1,166 @@
+"""/v1/batches: JSON lines in, JSON lines out.
+
+What lives here: the endpoints. What does not: doing the batch (`batches.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import secrets
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from phloem.server.http.body import parse_json
+from phloem.server.http.replies import ERRORS, RequestError
+from phloem.server.programs.batches import Batch, Batches
+from phloem.server.programs.dependencies import Manager, caller_of
+from phloem.server.programs.models import RunRequest
+from phloem.server.programs.rows import RunRow
+from phloem.server.programs.start_routes import new_row
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["batches"], responses=ERRORS)
+
+MAX_LINES = 10_000
+
+_LINES: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/jsonl": {"schema": {"type": "string"}}},
+    }
+}
+
+
+class BatchReply(BaseModel):
+    """A batch and how far it is."""
+
+    id: str
+    object: Literal["batch"] = "batch"
+    program: str
+    total: int
+    counts: dict[str, int]
+    """Runs by status."""
+    created_at: float
+
+
+def _batches(manager: Manager) -> Batches:
+    return Batches(manager)
+
+
+All = Annotated[Batches, Depends(_batches)]
+
+
+async def _batch(batch_id: str, request: Request, manager: Manager, batches: All) -> Batch:
+    found = await asyncio.to_thread(batches.get, batch_id)
+    if found is None or (manager.state.keys and found.caller != caller_of(request)):
+        raise RequestError(404, "there is no such batch", code="batch_not_found", param="batch_id")
+    return found
+
+
+ThisBatch = Annotated[Batch, Depends(_batch)]
+
+
+@router.post("/v1/batches", status_code=202, openapi_extra=_LINES)
+async def start_batch(
+    program: Annotated[str, Query(max_length=200)],
+    request: Request,
+    manager: Manager,
+    batches: All,
+    seed: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
+) -> BatchReply:
+    """Run a program for every line: a JSON object with its arguments. All lines are checked
+    before any is run; the answer comes once all are on disk."""
+    registered = manager.catalog.get(program)
+    rows: list[RunRow] = []
+    for number, line in enumerate((await request.body()).splitlines(), start=1):
+        if line.strip():
+            asked = _line(line, number, seed)
+            try:
+                rows.append(new_row(manager, registered, request, asked))
+            except RequestError as error:
+                raise _bad_line(number, error.body["message"]) from None
+    if not 0 < len(rows) <= MAX_LINES:
+        raise RequestError(
+            400, f"a batch has 1 to {MAX_LINES} lines, not {len(rows)}", code="invalid_batch"
+        )
+    ids = [row.id for row in rows]
+    batch = Batch(f"batch_{secrets.token_hex(12)}", program, caller_of(request), ids)
+    await batches.start(batch, rows)
+    return await _reply(batch, batches)
+
+
+def _line(line: bytes, number: int, seed: int | None) -> RunRequest:
+    try:
+        args = parse_json(line)
+    except RequestError as error:
+        raise _bad_line(number, error.body["message"]) from None
+    if not isinstance(args, dict):
+        raise _bad_line(number, "it is not a JSON object")
+    drawn = random.getrandbits(31) if seed is None else seed
+    return RunRequest(args=args, background=True, seed=drawn)
+
+
+def _bad_line(number: int, problem: str) -> RequestError:
+    return RequestError(400, f"line {number}: {problem}", code="invalid_batch", param="body")
+
+
+@router.get("/v1/batches/{batch_id}")
+async def get_batch(batch: ThisBatch, batches: All) -> BatchReply:
+    """How far a batch is."""
+    return await _reply(batch, batches)
+
+
+@router.get(
+    "/v1/batches/{batch_id}/results",
+    response_class=Response,
+    responses={200: {"content": {"application/jsonl": {}}, "description": "A line a run."}},
+)
+async def get_results(batch: ThisBatch, manager: Manager) -> Response:
+    """A line for every line of the batch, in its order, as far as it is."""
+
+    async def lines() -> AsyncGenerator[bytes, None]:
+        for number, run in enumerate(batch.runs, start=1):
+            row = await asyncio.to_thread(manager.runs.get, run)
+            if row is None:
+                continue
+            result = row.result or {}
+            shown = {
+                "line": number, "run": run, "status": row.status, "args": row.args,
+                "value": result.get("value"), "error": row.error,
+            }  # fmt: skip
+            yield (json.dumps(shown, ensure_ascii=False) + "\n").encode()
+
+    return StreamingResponse(lines(), media_type="application/jsonl")
+
+
+@router.post("/v1/batches/{batch_id}/resume", status_code=202)
+async def resume_batch(batch: ThisBatch, batches: All) -> BatchReply:
+    """Go on with the runs of a batch that failed or were cancelled."""
+    await batches.resume(batch)
+    return await _reply(batch, batches)
+
+
+@router.post("/v1/batches/{batch_id}/cancel")
+async def cancel_batch(batch: ThisBatch, batches: All) -> BatchReply:
+    """End the runs of a batch that are not over."""
+    await batches.cancel(batch)
+    return await _reply(batch, batches)
+
+
+async def _reply(batch: Batch, batches: Batches) -> BatchReply:
+    counts = await asyncio.to_thread(batches.counts, batch)
+    return BatchReply(
+        id=batch.id,
+        program=batch.program,
+        total=len(batch.runs),
+        counts=counts,
+        created_at=batch.created_at,
+    )
