@@ -29,10 +29,14 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One commit of one generation. `name` is the index's name."""
+    """One commit of one generation, whose files stay readable though a rebuild removes them.
+
+    `name` is the index's name, `matrix` all rows of vectors, float32 [rows, dims].
+    """
 
     name: str
     generation: Path
+    matrix: Matrix
     settings: Settings
     schema: tantivy.Schema
     searcher: tantivy.Searcher
@@ -51,14 +55,15 @@ class Snapshot:
     @cached_property
     def vectors(self) -> tuple[list[tantivy.DocAddress], NDArray[np.int64], Matrix]:
         """The documents that have a vector, their rows [n], and their vectors [n, dims]."""
-        if self.settings.dims is None:
-            return [], np.zeros(0, np.int64), np.zeros((0, 0), np.float32)
         everything = self.addresses(tantivy.Query.all_query())
         rows = self.rows(everything)
         having = np.flatnonzero(rows != NO_ROW)
         order = having[np.argsort(rows[having])]
-        matrix = read_rows(self.generation, self.settings.dims)
-        return [everything[i] for i in order], rows[order], matrix[rows[order]]
+        rows = rows[order]
+        # Where no row is dead the mapped file serves as it is; else the live rows are copied.
+        whole = np.array_equal(rows, np.arange(len(rows)))
+        matrix = self.matrix[: len(rows)] if whole else self.matrix[rows]
+        return [everything[place] for place in order], rows, matrix
 
     def by_ids(self, ids: Iterable[str]) -> dict[str, tantivy.Document]:
         """The stored documents of those `ids` that exist."""
@@ -105,12 +110,12 @@ class Reader:
             self._index = register(tantivy.Index.open(str(generation)))
             self._index.config_reader(reload_policy="manual")
         self._index.reload()
+        # In this order: the vectors that a commit refers to were written before it.
+        searcher = self._index.searcher()
+        settings = read_settings(generation)
+        matrix = read_rows(generation, settings.dims or 0)
         self._snapshot = Snapshot(
-            self._layout.name,
-            generation,
-            read_settings(generation),
-            self._index.schema,
-            self._index.searcher(),
+            self._layout.name, generation, matrix, settings, self._index.schema, searcher
         )
         self._seen = seen
         return self._snapshot

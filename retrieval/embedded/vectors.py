@@ -48,9 +48,10 @@ class VectorWriter:
 
 
 def read_rows(generation: Path, dims: int) -> Matrix:
-    """The matrix as it is now, [rows, dims], mapped from the file and not copied."""
+    """The matrix as it is now, [rows, dims], mapped from the file and not copied; `dims` is 0 where
+    there is none."""
     path = generation / _NAME
-    rows = path.stat().st_size // (4 * dims) if path.exists() else 0
+    rows = path.stat().st_size // (4 * dims) if dims and path.exists() else 0
     if rows == 0:
         return np.zeros((0, dims), dtype=np.float32)
     return np.memmap(path, dtype=np.float32, mode="r", shape=(rows, dims))

@@ -16,10 +16,13 @@ import pytest
 
 from phloem.errors import IndexLocked, IndexNotFound, RetrievalError
 from phloem.retrieval import Document, EmbeddedIndex, Query
+from phloem.retrieval.embed.protocol import unit_vector
 from phloem.retrieval.embedded.facts import facts_of
 from phloem.retrieval.embedded.layout import Layout
 from phloem.retrieval.embedded.lock import writer_lock
+from phloem.retrieval.embedded.reader import Reader
 from phloem.retrieval.embedded.schema import words
+from phloem.retrieval.embedded.search import find
 
 WRITER = """
 import asyncio, sys
@@ -70,6 +73,44 @@ async def test_kill_9_loses_nothing_acknowledged(tmp_path: Path, kills: int) -> 
         assert hit.id in stored
         assert (await index.add([Document("probe", "still writable")])).added == 1
         assert await index.delete(["probe"]) == 1
+        await index.aclose()
+
+
+REBUILDER = """
+import asyncio, sys
+from phloem.retrieval import Document, EmbeddedIndex
+async def main(root, start):
+    index = EmbeddedIndex(root)
+    n = int(start)
+    while True:
+        n += 1
+        await index.rebuild([Document(f"d{i}", f"edition {n}") for i in range(30)])
+        print(n, flush=True)
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
+async def test_kill_9_in_a_rebuild_leaves_one_whole_edition(tmp_path: Path, kills: int) -> None:
+    """Whenever a rebuild dies, all documents are of one edition: the last acknowledged or the one
+    after it."""
+    rng = random.Random(6)
+    edition = 0
+    for _ in range(kills):
+        rebuilder = start(REBUILDER, str(tmp_path), str(edition))
+        assert rebuilder.stdout is not None
+        for _ in range(rng.randrange(1, 4)):
+            edition = int(rebuilder.stdout.readline())
+        await asyncio.sleep(rng.random() * 0.05)
+        rebuilder.send_signal(signal.SIGKILL)
+        rest = rebuilder.stdout.read().split()
+        edition = int(rest[-1]) if rest else edition
+        rebuilder.stdout.close()
+        rebuilder.wait()
+        index = EmbeddedIndex(tmp_path, lock_wait=0)
+        texts = {doc.text for doc in await index.get(await index.ids())}
+        assert await index.count() == 30
+        assert texts in ({f"edition {edition}"}, {f"edition {edition + 1}"})
         await index.aclose()
 
 
@@ -176,6 +217,31 @@ async def test_many_readers_beside_one_writer(tmp_path: Path) -> None:
     await asyncio.gather(*readers)
     assert sizes <= {10, 20, 30, 40, 50, 60}
     assert await index.count() == 60
+    await index.aclose()
+
+
+async def test_a_search_outlives_the_files_it_began_on(tmp_path: Path) -> None:
+    """A snapshot that is in use goes on giving its documents after a rebuild removed its files."""
+    index = EmbeddedIndex(tmp_path)
+    await index.add([Document(f"old{n}", "same", vector=[1.0, float(n)]) for n in range(5)])
+    snapshot = Reader(Layout(tmp_path, "default")).snapshot()
+    await index.rebuild([Document("new", "same", vector=[1.0, 1.0])])
+    for mode in ("bm25", "knn"):
+        query = Query("same", mode=mode, k=9)
+        hits = find(snapshot, query, lambda _: unit_vector([1.0, 0.0]))
+        assert sorted(hit.id for hit in hits) == [f"old{n}" for n in range(5)]
+    await index.aclose()
+
+
+async def test_replaced_and_deleted_vectors_are_not_found(tmp_path: Path) -> None:
+    """Rows of documents that were replaced or removed never come back."""
+    index = EmbeddedIndex(tmp_path)
+    docs = [Document(f"d{n}", "x", vector=[1.0, float(n)]) for n in range(6)]
+    await index.add(docs)
+    await index.add([Document("d5", "moved", vector=[-1.0, 0.0]), Document("plain", "x")])
+    await index.delete(["d4"])
+    hits = await index.search(Query("x", mode="knn", vector=[1.0, 5.0], k=10))
+    assert [hit.id for hit in hits] == ["d3", "d2", "d1", "d0", "d5"]
     await index.aclose()
 
 
