@@ -23,6 +23,7 @@ from phloem.server.http.gatekeeper import OPEN_PATHS, Gatekeeper
 from phloem.server.http.replies import add_handlers
 from phloem.server.http.state import ServerState
 from phloem.server.openai import chat, completions, models
+from phloem.server.page import routes as page
 from phloem.server.programs import (
     batch_routes,
     catalog_routes,
@@ -47,6 +48,7 @@ ROUTERS = (
     batch_routes.router,
     generate.router,
     info.router,
+    page.router,
 )
 
 

@@ -1,0 +1,1 @@
+"""The page for people at `/`: programs as forms, and runs as they happen."""
