@@ -301,8 +301,12 @@ class Session(Protocol):
         """
         ...
 
-    async def fork(self, n: int) -> list[Session]:
-        """`n` sessions that go on from here and share all KV so far; this one stays usable."""
+    async def fork(self, n: int, *, branches: Sequence[str] | None = None) -> list[Session]:
+        """`n` sessions that go on from here and share all KV so far; this one stays usable.
+
+        `branches` are their keys of the sampling noise, as `branch` is in `Backend.open`; by
+        default each fork gets one of its own.
+        """
         ...
 
     async def snapshot(self) -> Snapshot:

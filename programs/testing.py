@@ -281,13 +281,14 @@ class _Session:
             alone = (None, *later[1:]) if later else ()
         return ScoredChoice(choice, tuple(map(ord, choice)), logprobs, alone)
 
-    async def fork(self, n: int) -> list[Session]:
+    async def fork(self, n: int, *, branches: Sequence[str] | None = None) -> list[Session]:
         self._backend.calls.append(Call("fork", self._name, data=n))
         copies: list[Session] = []
-        for _ in range(n):
+        for index in range(n):
             name = f"{self._name}.{self._forks}"
+            key = name if branches is None else branches[index]
             self._forks += 1
-            copy = _Session(self._backend, name, list(self._tokens), name, self._namespace)
+            copy = _Session(self._backend, name, list(self._tokens), key, self._namespace)
             copy._cached = self._cached
             copies.append(copy)
         return copies

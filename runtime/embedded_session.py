@@ -189,14 +189,15 @@ class EmbeddedSession(Session):
             self.transcript.note_computed(tokens)
             return ScoreResult(message.choices, message.usage, message.timing, miss)
 
-    async def fork(self, n: int) -> list[Session]:
+    async def fork(self, n: int, *, branches: Sequence[str] | None = None) -> list[Session]:
         """See `Session`. Forks are numbered on over the session's life."""
         self._check_open()
         first = self._children
         self._children += n
-        return [self._child(i) for i in range(first, first + n)]
+        keys = branches or [f"{self._place.branch}.{i}" for i in range(first, first + n)]
+        return [self._child(i, key) for i, key in zip(range(first, first + n), keys, strict=True)]
 
-    def _child(self, number: int) -> EmbeddedSession:
+    def _child(self, number: int, branch: str) -> EmbeddedSession:
         place = self._place
         return EmbeddedSession(
             self._services,
@@ -206,7 +207,7 @@ class EmbeddedSession(Session):
                 namespace=place.namespace,
                 deadline=place.deadline,
                 priority=place.priority,
-                branch=f"{place.branch}.{number}",
+                branch=branch,
             ),
         )
 

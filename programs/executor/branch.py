@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from phloem.errors import UnknownVariable
+from phloem.programs.executor.record import SessionState
 from phloem.programs.executor.run import Run, Site
 from phloem.programs.executor.transcript import Transcript
 from phloem.programs.protocol import Segment, Session, Snapshot
@@ -23,11 +24,13 @@ __all__ = ["Branch"]
 
 
 class Branch:
-    """The state of one branch. `path` is "" for the trunk, "0", "1", "0.0", … for children."""
+    """The state of one branch. `path` is "" for the trunk, "0", "1", "0.0", … for children;
+    `key` is the key of its sampling noise."""
 
     def __init__(self, run: Run, path: str = "", parent: Branch | None = None) -> None:
         self.run = run
         self.path = path
+        self.key = path
         self.parent = parent
         self.variables: dict[str, Any] = dict(parent.variables) if parent else {}
         self.meta: dict[str, Any] = dict(parent.meta) if parent else {}
@@ -89,12 +92,12 @@ class Branch:
                 namespace=settings.namespace,
                 deadline=self.run.deadline,
                 priority=settings.priority,
-                branch=self.path,
+                branch=self.key,
             )
         snapshot = Snapshot(
             backend.capabilities.fingerprint,
             tuple(self._tokens),
-            branch=self.path,
+            branch=self.key,
             namespace=settings.namespace,
         )
         return await backend.restore(snapshot, name)
@@ -116,24 +119,26 @@ class Branch:
         else:
             self._session.append(segments)
 
-    def restore_at(self, tokens: list[int]) -> None:
-        """Let the session, when it opens, begin with these token ids (from a record)."""
-        self._tokens = tokens
-        self._pending = []
+    def restore(self, kept: SessionState) -> None:
+        """Let the session, when it opens, begin as it was recorded."""
+        self._tokens[kept.keep :] = kept.tokens
+        self._pending = list(kept.pending)
+        self.key = kept.branch
 
-    async def token_delta(self) -> tuple[int, tuple[int, ...]] | None:
-        """How the session's token ids differ from the last call, for the record."""
+    async def kept(self) -> SessionState | None:
+        """The session for the record: how it differs from the last call."""
         backend = await self.run.backend()
         if not backend.capabilities.snapshot or self._session is None:
             return None
-        now = list((await self._session.snapshot()).tokens)
+        snapshot = await self._session.snapshot()
         keep = 0
-        for old, new in zip(self._tokens, now, strict=False):
+        for old, new in zip(self._tokens, snapshot.tokens, strict=False):
             if old != new:
                 break
             keep += 1
-        self._tokens = now
-        return keep, tuple(now[keep:])
+        self._tokens = list(snapshot.tokens)
+        new_tokens = snapshot.tokens[keep:]
+        return SessionState(keep, new_tokens, snapshot.pending, snapshot.branch)
 
     # --- children
 

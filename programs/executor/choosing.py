@@ -55,7 +55,7 @@ async def choose(branch: Branch, effect: Choose, site: Site) -> str:
         branch.append([Text(text, origin=site.origin)])
         branch.transcript.add(text)
         outcome = meta.of_choice(effect.choices, index, decision, scored)
-        session = await branch.token_delta() if run.recording else None
+        session = await branch.kept() if run.recording else None
         run.record.add(
             branch.path,
             Entry("select", effect.name, request, outcome, site.node, site.line, session),

@@ -70,7 +70,9 @@ async def share_session(branch: Branch, children: Sequence[Branch]) -> None:
     if branch.opened is None and any(record.replaying(b.path) for b in (branch, *children)):
         return
     session = await branch.session()
-    for child, copy in zip(children, await session.fork(len(children)), strict=True):
+    keys = [child.key for child in children]
+    copies = await session.fork(len(children), branches=keys)
+    for child, copy in zip(children, copies, strict=True):
         child.adopt(copy)
 
 

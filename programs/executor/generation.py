@@ -7,7 +7,6 @@ What does not: what becomes of the result (`steps.py`).
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from phloem.errors import StepError, Unsupported
 from phloem.programs.effects import Generate
@@ -38,11 +37,9 @@ async def ask(
         stream = _Stream(branch, effect, params, site)
         work = attempts(lambda: stream.collect(session), effect.retries, stream.may_retry)
         return [await limited(work, effect.timeout, what)]
-    copies = await session.fork(effect.n)
-    seeds = [replace(params, seed=(params.seed or 0) + index) for index in range(effect.n)]
-    streams = [
-        _Stream(branch, effect, own, site, silent=index > 0) for index, own in enumerate(seeds)
-    ]
+    keys = [f"{branch.key}#{index}" for index in range(effect.n)]
+    copies = await session.fork(effect.n, branches=keys)
+    streams = [_Stream(branch, effect, params, site, silent=index > 0) for index in range(effect.n)]
     both = zip(streams, copies, strict=True)
     try:
         everything = asyncio.gather(*(stream.collect(copy) for stream, copy in both))
@@ -52,6 +49,7 @@ async def ask(
         for unused in [*copies[1:], session]:
             await unused.close()
         branch.adopt(copies[0])
+        branch.key = keys[0]
 
 
 class _Stream:

@@ -22,7 +22,14 @@ from phloem.programs.protocol import (
     Usage,
 )
 
-__all__ = ["chat_from_json", "chat_to_json", "result_from_json", "result_to_json"]
+__all__ = [
+    "chat_from_json",
+    "chat_to_json",
+    "result_from_json",
+    "result_to_json",
+    "segments_from_json",
+    "segments_to_json",
+]
 
 
 def result_to_json(result: StepResult) -> dict[str, Any]:
@@ -48,10 +55,10 @@ def chat_to_json(chat: ChatFormat) -> dict[str, Any]:
     """A chat format as JSON data; a special token is {"special": …}."""
     return {
         "name": chat.name,
-        "prefix": {role: _segments(parts) for role, parts in chat.prefix.items()},
-        "suffix": {role: _segments(parts) for role, parts in chat.suffix.items()},
+        "prefix": {role: segments_to_json(parts) for role, parts in chat.prefix.items()},
+        "suffix": {role: segments_to_json(parts) for role, parts in chat.suffix.items()},
         "default_system": chat.default_system,
-        "begin": _segments(chat.begin),
+        "begin": segments_to_json(chat.begin),
     }
 
 
@@ -59,10 +66,10 @@ def chat_from_json(data: Mapping[str, Any]) -> ChatFormat:
     """The inverse of `chat_to_json`."""
     return ChatFormat(
         name=data["name"],
-        prefix={role: _parse(parts) for role, parts in data["prefix"].items()},
-        suffix={role: _parse(parts) for role, parts in data["suffix"].items()},
+        prefix={role: segments_from_json(parts) for role, parts in data["prefix"].items()},
+        suffix={role: segments_from_json(parts) for role, parts in data["suffix"].items()},
         default_system=data["default_system"],
-        begin=_parse(data["begin"]),
+        begin=segments_from_json(data["begin"]),
     )
 
 
@@ -73,7 +80,8 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _segments(parts: Sequence[Segment]) -> list[dict[str, Any]]:
+def segments_to_json(parts: Sequence[Segment]) -> list[dict[str, Any]]:
+    """Segments as JSON data; a special token is {"special": …}."""
     return [
         {"special": part.token}
         if isinstance(part, Special)
@@ -82,7 +90,8 @@ def _segments(parts: Sequence[Segment]) -> list[dict[str, Any]]:
     ]
 
 
-def _parse(parts: Sequence[Mapping[str, Any]]) -> tuple[Segment, ...]:
+def segments_from_json(parts: Sequence[Mapping[str, Any]]) -> tuple[Segment, ...]:
+    """The inverse of `segments_to_json`."""
     return tuple(
         Special(part["special"]) if "special" in part else Text(part["text"], part["heal"])
         for part in parts

@@ -18,8 +18,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from phloem.errors import JournalError, NonDeterminism
+from phloem.programs.executor.outcome import segments_from_json, segments_to_json
+from phloem.programs.protocol import Segment
 
-__all__ = ["Address", "Entry", "Mode", "Record", "digest"]
+__all__ = ["Address", "Entry", "Mode", "Record", "SessionState", "digest"]
 
 Address = tuple[str, int]
 Mode = Literal["write", "resume", "replay", "follow"]
@@ -27,12 +29,37 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
+class SessionState:
+    """A session after a step: `keep` token ids as after the step before on the same branch, then
+    `tokens`, then text that is not tokenised yet; and the key of its sampling noise."""
+
+    keep: int
+    tokens: tuple[int, ...]
+    pending: tuple[Segment, ...]
+    branch: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "keep": self.keep,
+            "tokens": list(self.tokens),
+            "pending": segments_to_json(self.pending),
+            "branch": self.branch,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SessionState:
+        """The inverse of `to_json`."""
+        pending = segments_from_json(data["pending"])
+        return cls(data["keep"], tuple(data["tokens"]), pending, data["branch"])
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One effect: what was asked (`kind`, `name`, `request`) and its `outcome` as JSON.
 
     `request` is a digest of everything the outcome depends on. `node` and `line` are for
-    people. `session` holds the session's token ids after the step: the count kept from the
-    entry before it on the same path, then the new ones.
+    people. `session` is the session as it was after the step, if the engine could tell.
     """
 
     kind: str
@@ -41,7 +68,7 @@ class Entry:
     outcome: Any
     node: str | None = None
     line: int | None = None
-    session: tuple[int, tuple[int, ...]] | None = None
+    session: SessionState | None = None
     order: int = 0
     """How many effects the run had recorded before this one, on all branches."""
 
@@ -134,15 +161,6 @@ class Record:
         self._next[path] = len(known)
         return (path, len(known) - 1)
 
-    def tokens_through(self, path: str) -> list[int]:
-        """The session's token ids on `path` after the entry that was handed back last."""
-        tokens: list[int] = []
-        for entry in self.entries.get(path, ())[: self._next.get(path, 0)]:
-            if entry.session is not None:
-                keep, new = entry.session
-                tokens[keep:] = new
-        return tokens
-
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
         return {
@@ -157,7 +175,7 @@ class Record:
                 path: [
                     {
                         **{name: getattr(entry, name) for name in Entry.__slots__},
-                        "session": entry.session and [entry.session[0], list(entry.session[1])],
+                        "session": entry.session and entry.session.to_json(),
                     }
                     for entry in entries
                 ]
@@ -196,6 +214,5 @@ class Record:
 def _entry(item: Mapping[str, Any]) -> Entry:
     fields = dict(item)
     if fields["session"] is not None:
-        keep, new = fields["session"]
-        fields["session"] = (keep, tuple(new))
+        fields["session"] = SessionState.from_json(fields["session"])
     return Entry(**fields)

@@ -44,7 +44,8 @@ async def generate(branch: Branch, effect: Generate, site: Site) -> Any:
         entry = await step_cache.find(branch, effect, params, request, site)
     if entry is not None:
         results = [result_from_json(item) for item in entry.outcome]
-        append_known(branch, results[0].text, entry, site)
+        content = apart(results[0].text, effect.reasoning)[0]
+        append_known(branch, results[0].text, entry, site, content)
     else:
         left = run.allowance()
         capped = left is not None and left < params.max_tokens
@@ -53,7 +54,7 @@ async def generate(branch: Branch, effect: Generate, site: Site) -> Any:
             params = replace(params, max_tokens=left)
         results = await ask(branch, effect, params, site)
         outcome = [result_to_json(result) for result in results]
-        session = await branch.token_delta() if run.recording else None
+        session = await branch.kept() if run.recording else None
         run.record.add(
             branch.path,
             Entry("gen", effect.name, request, outcome, site.node, site.line, session),
@@ -70,11 +71,13 @@ async def generate(branch: Branch, effect: Generate, site: Site) -> Any:
     return _keep(branch, effect, results, site)
 
 
-def append_known(branch: Branch, text: str, entry: Entry, site: Site) -> None:
+def append_known(
+    branch: Branch, text: str, entry: Entry, site: Site, content: str | None = None
+) -> None:
     """Put recorded output at the end: by its token ids where the record has them."""
-    branch.transcript.add(text)
+    branch.transcript.add(text, content=content)
     if entry.session is not None and branch.opened is None:
-        branch.restore_at(branch.run.record.tokens_through(branch.path))
+        branch.restore(entry.session)
     else:
         branch.append([Text(text, heal=False, origin=site.origin)])
 

@@ -117,6 +117,37 @@ def test_resume_starts_from_the_recorded_tokens() -> None:
     assert not any(call.kind == "open" for call in backend.calls)
 
 
+@pytest.mark.parametrize("steps", range(1, 7))
+def test_resume_on_a_real_engine_gives_the_same_text(steps: int) -> None:
+    """Cut after any effect, a sampled run resumed on a real engine ends as the whole one did."""
+    from phloem.runtime.embedded import EmbeddedBackend
+    from phloem.runtime.model.tiny import tiny_model
+
+    @ph.function
+    def sampled(s):
+        s += ph.user("Hello") + ph.assistant("A: " + ph.select("a", ["x y", "zz"]))
+        s += " and " + ph.gen("b", max_tokens=5, n=2)
+        forks = s.fork(2)
+        forks += lambda i: f"branch {i}:" + ph.gen("c", max_tokens=5)
+        forks.join()
+        s += "then " + ph.select("d", ["one", "two"], temperature=1.0)
+        s += ph.gen("e", max_tokens=5)
+        return s["a"], s["b"], s["c"], s["d"], s["e"]
+
+    backend = EmbeddedBackend(tiny_model())
+    options = {"backend": backend, "ignore_eos": True}
+    whole = sampled.run(seed=11, record=True, **options)
+    record = whole.record()
+    for entries in record["entries"].values():
+        entries[:] = [entry for entry in entries if entry["order"] < steps]
+    again = sampled.resume(json.loads(json.dumps(record)), **options)
+    assert again.value == whole.value
+    assert again.text() == whole.text()
+    from phloem.programs.executor import loop
+
+    loop.call(backend.aclose())
+
+
 def test_rewind_changes_one_value() -> None:
     """Rewinding sets one step's value and runs what comes after anew."""
     state = recorded()
