@@ -34,9 +34,11 @@ async def choose(branch: Branch, effect: Choose, site: Site) -> str:
         )
     run = branch.run
     method = effect.method or DEFAULT
-    request = digest(
-        branch.transcript.fingerprint(), effect.choices, method.name, effect.temperature
-    )
+    request = ""
+    if run.keeps:
+        request = digest(
+            branch.transcript.fingerprint(), effect.choices, method.name, effect.temperature
+        )
     entry = run.record.take(branch.path, "select", effect.name, request)
     miss = None
     if entry is not None:

@@ -7,11 +7,10 @@ where they are kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from phloem.programs.choices import Decision
-from phloem.programs.protocol import ScoreResult, StepResult
+from phloem.programs.protocol import ScoreResult, StepResult, Timing, Usage
 
 __all__ = ["of_choice", "of_result"]
 
@@ -25,8 +24,8 @@ def of_result(result: StepResult) -> dict[str, Any]:
         "finish_reason": result.finish_reason,
         "stop": result.stop,
         "seed": result.seed,
-        "usage": asdict(result.usage),
-        "timing": asdict(result.timing),
+        "usage": _flat(result.usage),
+        "timing": _flat(result.timing),
     }
     if result.logprobs:
         found["output_token_logprobs"] = [(t.logprob, t.token, t.text) for t in result.logprobs]
@@ -53,7 +52,12 @@ def of_choice(
             for choice in scored.choices
         ],
         "greedy_prefix": [choice.greedy_prefix for choice in scored.choices],
-        "usage": asdict(scored.usage),
-        "timing": asdict(scored.timing),
+        "usage": _flat(scored.usage),
+        "timing": _flat(scored.timing),
         **decision.extra,
     }
+
+
+def _flat(counts: Usage | Timing) -> dict[str, Any]:
+    # dataclasses.asdict copies deeply, which costs more than all the rest of a step.
+    return {name: getattr(counts, name) for name in counts.__slots__}

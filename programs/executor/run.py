@@ -94,6 +94,11 @@ class Run:
         """Whether the record must be complete enough to run again from it."""
         return self.settings.record is not None
 
+    @property
+    def keeps(self) -> bool:
+        """Whether results of steps are kept at all, in a record or in a step cache."""
+        return self.recording or self.settings.step_cache is not None
+
     def start_early(self, node: str, effect: Search, task: asyncio.Task[Hits]) -> None:
         """Remember a retrieval that was started before its node."""
         self._early[node] = (effect, task)

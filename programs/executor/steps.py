@@ -21,9 +21,9 @@ from phloem.programs.executor.outcome import result_from_json, result_to_json
 from phloem.programs.executor.reasoning import apart
 from phloem.programs.executor.record import Entry, digest
 from phloem.programs.executor.run import Site
-from phloem.programs.executor.sampling import clean, merge
+from phloem.programs.executor.sampling import merge
 from phloem.programs.executor.values import show
-from phloem.programs.protocol import StepResult, Text, Usage
+from phloem.programs.protocol import SamplingParams, StepResult, Text, Usage
 from phloem.programs.quoted import Quote
 
 __all__ = ["append_known", "generate"]
@@ -32,13 +32,8 @@ __all__ = ["append_known", "generate"]
 async def generate(branch: Branch, effect: Generate, site: Site) -> Any:
     """Generate, append, and keep the value. Returns it: text, a parsed value, or a list."""
     run = branch.run
-    params = merge(branch.sampling, clean(effect.options), seed=run.seed)
-    request = digest(
-        branch.transcript.fingerprint(),
-        [(name, getattr(params, name)) for name in params.__slots__ if name != "seed"],
-        effect.constraint.to_json() if effect.constraint else None,
-        effect.n,
-    )
+    params = merge(branch.sampling, effect.options, seed=run.seed)
+    request = _request(branch, effect, params) if run.keeps else ""
     entry = run.record.take(branch.path, "gen", effect.name, request)
     if entry is None:
         entry = await step_cache.find(branch, effect, params, request, site)
@@ -53,15 +48,14 @@ async def generate(branch: Branch, effect: Generate, site: Site) -> Any:
             assert left is not None
             params = replace(params, max_tokens=left)
         results = await ask(branch, effect, params, site)
-        outcome = [result_to_json(result) for result in results]
-        session = await branch.kept() if run.recording else None
-        run.record.add(
-            branch.path,
-            Entry("gen", effect.name, request, outcome, site.node, site.line, session),
-        )
-        if (key := await step_cache.key_of(branch, params, request)) is not None:
-            assert run.settings.step_cache is not None
-            run.settings.step_cache[key] = outcome
+        if run.keeps:
+            outcome = [result_to_json(result) for result in results]
+            await step_cache.store(branch, params, request, outcome)
+            session = await branch.kept() if run.recording else None
+            run.record.add(
+                branch.path,
+                Entry("gen", effect.name, request, outcome, site.node, site.line, session),
+            )
         if capped and results[0].finish_reason == "length":
             raise BudgetExceeded(
                 f"the run's budget of {run.settings.token_budget} tokens ended inside a step",
@@ -69,6 +63,16 @@ async def generate(branch: Branch, effect: Generate, site: Site) -> Any:
                 text=results[0].text,
             )
     return _keep(branch, effect, results, site)
+
+
+def _request(branch: Branch, effect: Generate, params: SamplingParams) -> str:
+    """A digest of all that the step's result depends on, but for the seed."""
+    return digest(
+        branch.transcript.fingerprint(),
+        [(name, getattr(params, name)) for name in params.__slots__ if name != "seed"],
+        effect.constraint.to_json() if effect.constraint else None,
+        effect.n,
+    )
 
 
 def append_known(
