@@ -20,8 +20,10 @@ from safetensors.torch import load_file, save_file
 
 from phloem.errors import ConfigError, ModelError, Unsupported
 from phloem.programs.protocol import ChatFormat, Special
+from phloem.runtime.model.batch import Decoder
 from phloem.runtime.model.cache import CacheEntry, content_hash
 from phloem.runtime.model.chat import chat_format
+from phloem.runtime.model.config import DecoderConfig
 from phloem.runtime.model.convert import Held, Tensors, assemble, convert
 from phloem.runtime.model.gguf import GgufFile
 from phloem.runtime.model.gguf_tokenizer import tokenizer_json_from_gguf
@@ -30,6 +32,7 @@ from phloem.runtime.model.quants import Q4_0, Q4_1
 from phloem.runtime.model.store import DEFAULT_MODEL, model_path
 from phloem.runtime.model.tokenizer import Tokenizer
 from phloem.runtime.model.weights import GgufWeights, SafetensorsWeights, Weights, read_json
+from phloem.runtime.native.decoder import native_decoder
 
 __all__ = ["load_model"]
 
@@ -58,7 +61,7 @@ def load_model(
         name=name,
         fingerprint=source.fingerprint,
         config=source.weights.config,
-        decoder=assemble(source.weights.config, source.tensors(held), on),
+        decoder=_decoder(source.weights.config, source.tensors(held), on),
         tokenizer=source.tokenizer,
         dtype=held,
         eos_ids=_ends(source, chat),
@@ -163,6 +166,12 @@ def _ends(source: _Source, chat: ChatFormat | None) -> frozenset[int]:
             hint="put its id into generation_config.json as eos_token_id",
         )
     return frozenset(ends)
+
+
+def _decoder(config: DecoderConfig, tensors: Tensors, device: torch.device) -> Decoder:
+    """In compiled code where that can be, else in torch."""
+    native = native_decoder(config, tensors) if device.type == "cpu" else None
+    return native or assemble(config, tensors, device)
 
 
 def _device(asked: str) -> torch.device:

@@ -87,7 +87,7 @@ def load_library() -> Library:
         raise NativeUnavailable(f"it is for x86-64 Linux, not {sys.platform} {platform.machine()}")
     path = _library_path()
     if not path.exists():
-        logger.info("compiling the native decoder, once (about half a minute): %s", path)
+        logger.warning("compiling the native decoder, once (about half a minute): %s", path)
         write_atomically(path, _compile)
     try:
         library = Library(path)

@@ -134,14 +134,14 @@ class PackedModel:
         return matrix
 
     def _q8(self, q: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None) -> Matrix:
-        matrix, out = self._room(Q8, *q.shape, bias)
+        matrix, out = self._room(Q8, q.shape[0], q.shape[1], bias)
         q, scale = q.contiguous(), scale.contiguous()
         self._library.pack_q8(q.data_ptr(), scale.data_ptr(), *q.shape, out.data_ptr())
         return matrix
 
     def _bf16(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Matrix:
         weight = weight.to(torch.bfloat16).contiguous()
-        matrix, out = self._room(BF16, *weight.shape, bias)
+        matrix, out = self._room(BF16, weight.shape[0], weight.shape[1], bias)
         self._library.pack_bf16(weight.data_ptr(), *weight.shape, out.data_ptr())
         return matrix
 
