@@ -131,14 +131,11 @@ class JournalRecord(Record):
 
 
 def entry_to_json(entry: Entry) -> dict[str, Any]:
-    """The entry as plain JSON."""
-    return {name: getattr(entry, name) for name in Entry.__slots__}
+    """The entry as plain JSON, in the form that records have it."""
+    found: dict[str, Any] = Record(entries={"": [entry]}).to_json()["entries"][""][0]
+    return found
 
 
 def entry_from_json(data: Mapping[str, Any]) -> Entry:
-    """The entry that was kept as JSON."""
-    fields = dict(data)
-    if fields["session"] is not None:
-        keep, new = fields["session"]
-        fields["session"] = (keep, tuple(new))
-    return Entry(**fields)
+    """The inverse of `entry_to_json`."""
+    return Record.from_json({**Record().to_json(), "entries": {"": [data]}}).entries[""][0]

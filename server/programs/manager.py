@@ -192,7 +192,8 @@ class RunManager:
         live.on_cancel(future.cancel)
         async for event in started.run.feed:
             live.put(event.type, event.to_json())
-        await asyncio.wait({asyncio.wrap_future(future)})
+        # The run keeps its error itself, with the place where it happened.
+        await asyncio.gather(asyncio.wrap_future(future), return_exceptions=True)
         error = started.run.error
         if error is not None and live.cancelled_by is not None:
             return cancelled(live)

@@ -108,6 +108,7 @@ def serving(
     """Run a server on `backend` with these programs and settings."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
+        listener.listen()
         port = listener.getsockname()[1]
         state = make_state(
             load_settings(port=port, **settings), Engine(lambda: backend), default_analyser()

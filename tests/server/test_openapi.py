@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import schemathesis
@@ -25,6 +26,12 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
+
+
+@schemathesis.serializer("application/jsonl")
+def jsonl(_: Any, value: Any) -> bytes:
+    """A body of JSON lines is text that is sent as it is."""
+    return str(value).encode("utf-8", "replace")
 
 
 @pytest.fixture(scope="module")
