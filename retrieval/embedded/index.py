@@ -87,10 +87,12 @@ class EmbeddedIndex:
 
     async def delete(self, ids: Iterable[str], *, index: str = "default") -> int:
         """See `base.Index.delete`."""
+        await self.count(index=index)  # taking the lock would make a missing index's folder
         return await self._write(self._delete, Layout(self.root, index), list(ids))
 
     async def drop(self, index: str) -> None:
         """See `base.Index.drop`."""
+        await self.count(index=index)
         await self._write(self._drop, Layout(self.root, index))
 
     async def count(self, *, index: str = "default") -> int:
@@ -166,9 +168,6 @@ class EmbeddedIndex:
             self._writing = ThreadPoolExecutor(1, thread_name_prefix="phloem-index-write")
 
         def locked() -> T:
-            if work in (self._delete, self._drop):
-                layout.current()  # an index that does not exist must not leave a folder
-            layout.folder.mkdir(parents=True, exist_ok=True)
             with writer_lock(layout.lock, index=layout.name, wait=self._lock_wait):
                 return work(layout, *args)
 

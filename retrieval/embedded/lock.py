@@ -30,13 +30,12 @@ def writer_lock(path: Path, *, index: str, wait: float) -> Iterator[None]:
 
     Raises `IndexLocked` naming the process that holds it.
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    deadline = time.monotonic() + wait
+    while (handle := _acquired(path)) is None:
+        if time.monotonic() >= deadline:
+            raise _locked(path, index, wait)
+        time.sleep(_POLL_S)
     try:
-        deadline = time.monotonic() + wait
-        while not _try_lock(handle):
-            if time.monotonic() >= deadline:
-                raise _locked(path, index, wait)
-            time.sleep(_POLL_S)
         note = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -50,18 +49,25 @@ def writer_lock(path: Path, *, index: str, wait: float) -> Iterator[None]:
         os.close(handle)
 
 
-def _try_lock(handle: int) -> bool:
+def _acquired(path: Path) -> int | None:
+    """The open lock file, locked; None if another writer has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        # Whoever held it may have dropped the index: then this is the lock of files that are gone.
+        if path.stat().st_ino == os.fstat(handle).st_ino:
+            return handle
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(handle)
+    return None
 
 
 def _locked(path: Path, index: str, wait: float) -> IndexLocked:
     try:
         holder = json.loads(path.read_text())
-    except ValueError:  # its holder is just writing the note
+    except (OSError, ValueError):  # its holder is just writing the note, or dropping the index
         holder = {}
     who = "process {pid} ({command}) on {host}, since {since}".format_map(
         {"pid": "?", "command": "?", "host": "?", "since": "?", **holder}

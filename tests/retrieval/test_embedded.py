@@ -170,6 +170,22 @@ async def test_a_second_writer_is_told_who_holds_the_lock(tmp_path: Path) -> Non
     await index.aclose()
 
 
+async def test_a_lock_of_a_dropped_index_is_not_the_lock_of_its_successor(tmp_path: Path) -> None:
+    """A writer that waited while the index was dropped takes the new index's lock."""
+    index = EmbeddedIndex(tmp_path, lock_wait=30)
+    await index.add([Document("a", "x")])
+    path = tmp_path / "default" / "writer.lock"
+    with writer_lock(path, index="default", wait=0):
+        adding = asyncio.create_task(index.add([Document("b", "x")]))
+        await asyncio.sleep(0.2)
+        path.unlink()  # as a drop by the holder does
+        with writer_lock(path, index="default", wait=0):
+            await asyncio.sleep(0.2)
+            assert not adding.done()
+    assert (await adding).added == 1
+    await index.aclose()
+
+
 async def test_a_writer_waits_for_another(tmp_path: Path) -> None:
     """Within `lock_wait` a writer waits until the lock is free."""
     index = EmbeddedIndex(tmp_path, lock_wait=30)
