@@ -15,30 +15,35 @@ import pytest
 from phloem.errors import ConfigError
 from phloem.server.http.keys import hash_key
 from phloem.server.http.rate import RateLimit
-from tests.server.harness import Running
+from tests.server.harness import Running, chunks, serving, tiny
+from tests.server.programs.samples import PROGRAMS
 
 Start = Callable[..., AbstractContextManager[Running]]
 
 
-def test_every_request_of_a_burst_gets_an_answer(start: Start) -> None:
-    """60 requests at 2 places and a queue of 4 are each served in full or refused with 503."""
-    with start(max_running=2, max_queued=4) as server:
+def test_every_request_of_a_burst_gets_an_answer() -> None:
+    """60 requests and runs at 2 places and a queue of 4 are each served in full or refused."""
+    with serving(tiny(), PROGRAMS, max_running=2, max_queued=4) as server:
 
-        def one(number: int) -> tuple[int, str]:
-            body = server.chat_body(max_tokens=20, stream=number % 2 == 0, ignore_eos=True)
+        def one(number: int) -> int:
             with httpx.Client(base_url=server.url, timeout=60) as client:
-                reply = client.post("/v1/chat/completions", json=body)
-                if reply.status_code == 503:
-                    assert int(reply.headers["retry-after"]) >= 1
-                    assert reply.json()["error"]["type"] == "overloaded_error"
-                elif number % 2 == 0:
-                    assert reply.text.endswith("data: [DONE]\n\n")
+                if number % 2:
+                    args = {"args": {"topic": str(number)}}
+                    reply = client.post("/v1/programs/story/runs", json=args)
                 else:
-                    assert reply.json()["usage"]["completion_tokens"] == 20
-                return reply.status_code, reply.text
+                    body = server.chat_body(max_tokens=20, stream=True, ignore_eos=True)
+                    reply = client.post("/v1/chat/completions", json=body)
+            if reply.status_code == 503:
+                assert int(reply.headers["retry-after"]) >= 1
+                assert reply.json()["error"]["type"] == "overloaded_error"
+            elif number % 2:
+                assert reply.json()["usage"]["generated"] == 18
+            else:
+                assert len(chunks(reply.text)) > 2
+            return reply.status_code
 
         with ThreadPoolExecutor(60) as pool:
-            statuses = [status for status, _ in pool.map(one, range(60))]
+            statuses = list(pool.map(one, range(60)))
         assert statuses.count(200) + statuses.count(503) == 60
         assert statuses.count(200) >= 6
         server.wait_idle()

@@ -44,4 +44,12 @@ def branches(s: ph.State, count: int) -> list[str]:
     return s["said"]
 
 
-PROGRAMS = [story, broken, endless, branches]
+@ph.function
+def growing(s: ph.State, times: int) -> str:
+    """A second step whose prompt is as long as asked."""
+    s += "First: " + ph.gen("first", max_tokens=2, temperature=0)
+    s += "!" * times + ph.gen("second", max_tokens=2, temperature=0)
+    return s["second"]
+
+
+PROGRAMS = [story, broken, endless, branches, growing]

@@ -38,7 +38,7 @@ def events(text: str) -> list[Event]:
 def test_programs_say_what_they_take(server: Running) -> None:
     """The list gives each program's doc and the JSON Schema of its arguments."""
     listed = {one["name"]: one for one in server.client.get("/v1/programs").json()["data"]}
-    assert set(listed) == {"story", "broken", "endless", "branches"}
+    assert set(listed) == {"story", "broken", "endless", "branches", "growing"}
     story = listed["story"]
     assert story["doc"] == "Tell a story."
     assert story["arguments"]["required"] == ["topic"]
@@ -104,6 +104,20 @@ def test_an_error_of_the_program_names_its_place(server: Running) -> None:
     assert run["status"] == "failed"
     assert run["error"]["code"] == "key_error"
     assert run["variables"]["word"]
+
+
+def test_a_step_that_cannot_fit_is_named_with_its_numbers() -> None:
+    """A prompt that outgrows the context in a later step fails that step, with both numbers."""
+    with serving(tiny(512), PROGRAMS) as server:
+        reply = server.run("growing", args={"times": 600})
+        error = reply.json()["error"]
+        assert reply.status_code == 400
+        assert error["code"] == "prompt_too_long"
+        assert "512" in error["message"]
+        node = server.client.get("/v1/programs/growing/graph").json()["graph"]["nodes"]
+        second = next(one["id"] for one in node if one.get("name") == "second")
+        assert error["where"]["node"] == second
+        assert server.run("growing", args={"times": 3}).status_code == 200
 
 
 def test_events_tell_the_whole_run_in_order(server: Running) -> None:
