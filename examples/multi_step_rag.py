@@ -19,14 +19,14 @@ class Answer(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    answer: str = Field(pattern=r"^[A-Z][^.]{10,160}\.$")
+    answer: str = Field(pattern=r"^[A-Z][^.;]{10,120}[a-z]\.$")
     sources: list[int] = Field(min_length=1, max_length=4)
     confidence: Literal["low", "medium", "high"]
 
 
 PROMPTS = {
     "system": "You are a support agent of Fernwood Software. Answer from the handbook.",
-    "classify_intent": "{{ user_query }}\n\nDo you have to look this up in the handbook?",
+    "classify_intent": "{{ user_query }}\n\nIs this query_knowledge (a question) or a greeting?",
     "answer_with_docs": (
         "{{ docs }}\n\nUse the passages. Answer in one short sentence: {{ user_query }}"
     ),
@@ -39,7 +39,7 @@ PROMPTS = {
 @function(prompts=PROMPTS)
 def multi_step_rag(user_query: str):
     """Answer a customer's question from the handbook, then judge the answer."""
-    intent = gen("classify_intent", max_tokens=10, choices=["query_knowledge", "smalltalk"])
+    intent = gen("classify_intent", max_tokens=10, choices=["query_knowledge", "greeting"])
     if intent == "query_knowledge":
         docs = retrieve(user_query, index="handbook", k=4)
         answer = gen("answer_with_docs", docs=docs, schema=Answer, max_tokens=256)

@@ -18,7 +18,7 @@ class Answer(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    answer: str = Field(pattern=r"^[A-Z][^.]{10,160}\.$")
+    answer: str = Field(pattern=r"^[A-Z][^.;]{10,120}[a-z]\.$")
     sources: list[int] = Field(min_length=1, max_length=4)
     confidence: Literal["low", "medium", "high"]
 
@@ -27,11 +27,11 @@ class Answer(BaseModel):
 def support(s, question: str):
     """Answer a customer's question from the handbook, then judge the answer."""
     s += ph.system("You are a support agent of Fernwood Software. Answer from the handbook.")
-    s += ph.user(f"{question}\n\nDo you have to look this up in the handbook?")
 
     # 1. What does the customer want?
-    s += ph.assistant("Intent: " + ph.select("intent", ["lookup", "smalltalk"]))
-    if s["intent"] == "smalltalk":
+    s += ph.user(f"{question}\n\nIs this query_knowledge (a question) or a greeting?")
+    s += ph.assistant(ph.select("intent", ["query_knowledge", "greeting"]))
+    if s["intent"] == "greeting":
         s += ph.user("Then answer in one friendly sentence.")
         s += ph.assistant(ph.gen("answer", max_tokens=64))
         return s["answer"]
