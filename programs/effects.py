@@ -90,7 +90,8 @@ class Generate:
 
     `options` holds the sampling arguments given at the call, by the names of
     `protocol.SamplingParams`; whatever is absent comes from the run. With `target` (or a
-    `parse` request) the variable is the parsed value, else the text. `n` samples give a list.
+    `parse` request) the variable is the parsed value, else the text. `n` samples (None: as many
+    as the run says) give a list if they are several.
     `reasoning` is the pair of marks around a reasoning block to be kept apart; `quoted` are the
     passages (document id, text) that the text is copied from, for a quotation.
     """
@@ -100,7 +101,7 @@ class Generate:
     constraint: Constraint | None = None
     parse: bool = False
     target: Any = None
-    n: int = 1
+    n: int | None = None
     reasoning: tuple[str, str] | None = None
     quoted: tuple[tuple[str, str], ...] | None = None
     timeout: float | None = None

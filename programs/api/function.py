@@ -216,7 +216,7 @@ class Program:
         self, record: Mapping[str, Any], *, changed: bool = False, **settings: Any
     ) -> ProgramState:
         """Run the program again, recorded effects answered from the record, and go on from its
-        end with an engine. Settings are those of `run`; sampling arguments must be the same."""
+        end with an engine. Settings are those of `run`; sampling arguments are the recorded."""
         return self._again(Record.from_json(record), "resume", settings, changed)
 
     def rewind(

@@ -125,9 +125,9 @@ def gen(
     return Expression((effect,))
 
 
-def _samples(n: int | None) -> int:
+def _samples(n: int | None) -> int | None:
     if n is None:
-        return 1
+        return None
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise CompileError(f"n={n!r} is not a number of samples", hint="give 1 or more")
     return n

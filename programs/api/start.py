@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 MAX_DEPTH = 64
-_SETTINGS = {item.name for item in fields(Settings)} - {"sampling"}
+_SETTINGS = {item.name for item in fields(Settings)} - {"sampling", "samples"}
 _IGNORED = {"use_thread"}
 
 
@@ -131,14 +131,18 @@ def prepare(
     """
     own, sampling, settings, stream = split(program, kwargs)
     bound = program.bind_arguments(args, own)
-    if sampling.pop("n", None) not in {None, 1}:
-        raise CompileError("run(n=) is not supported", hint="give gen(n=...) where it is meant")
     compiled = program.compiled
     shown = {name: bound.arguments[name] for name in program.parameters}
     if settings.pop("record", False) and record is None:
         record = Record(program=program.name, program_hash=program.identity())
         record.args = {name: encode(value) for name, value in shown.items()}
-    run = Run(program.name, shown, Settings(sampling=clean(sampling), record=record, **settings))
+    options = clean({**(record.sampling if record else {}), **sampling})
+    if record is not None:
+        record.sampling = dict(options)
+    samples = options.pop("n", 1)
+    run = Run(
+        program.name, shown, Settings(sampling=options, samples=samples, record=record, **settings)
+    )
     state = ProgramState(Branch(run))
     frame = _frame(program, run, state, bound)
     arguments = list(bound.arguments.values())

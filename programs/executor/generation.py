@@ -33,13 +33,14 @@ async def ask(
             hint="use an engine that can: the embedded one does all kinds",
         )
     what = f"the step {effect.name!r}"
-    if effect.n == 1:
+    samples = effect.n or branch.run.settings.samples
+    if samples == 1:
         stream = _Stream(branch, effect, params, site)
         work = attempts(lambda: stream.collect(session), effect.retries, stream.may_retry)
         return [await limited(work, effect.timeout, what)]
-    keys = [f"{branch.key}#{index}" for index in range(effect.n)]
-    copies = await session.fork(effect.n, branches=keys)
-    streams = [_Stream(branch, effect, params, site, silent=index > 0) for index in range(effect.n)]
+    keys = [f"{branch.key}#{index}" for index in range(samples)]
+    copies = await session.fork(samples, branches=keys)
+    streams = [_Stream(branch, effect, params, site, silent=index > 0) for index in range(samples)]
     both = zip(streams, copies, strict=True)
     try:
         everything = asyncio.gather(*(stream.collect(copy) for stream, copy in both))

@@ -91,6 +91,8 @@ class Record:
     program: str = ""
     program_hash: str = ""
     args: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """The run's sampling arguments, "n" among them: part of what every step was asked."""
     fingerprint: str = ""
     chat: Any = None
     drawn_seed: int | None = None
@@ -168,6 +170,10 @@ class Record:
             "program": self.program,
             "program_hash": self.program_hash,
             "args": self.args,
+            "sampling": {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in self.sampling.items()
+            },
             "fingerprint": self.fingerprint,
             "chat": self.chat,
             "seed": self.drawn_seed,
@@ -195,6 +201,7 @@ class Record:
             program=data["program"],
             program_hash=data["program_hash"],
             args=data["args"],
+            sampling=data["sampling"],
             fingerprint=data["fingerprint"],
             chat=data["chat"],
             drawn_seed=data["seed"],

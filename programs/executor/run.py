@@ -51,7 +51,8 @@ class Site:
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a run was told. `deadline` is in seconds from the start, `sampling` by the names
-    of `protocol.SamplingParams`, `token_budget` counts tokens computed and generated."""
+    of `protocol.SamplingParams`, `token_budget` counts tokens computed and generated, `samples` is
+    the n of steps that give none."""
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
@@ -59,6 +60,7 @@ class Settings:
     retriever: Retriever | None = None
     deadline: float | None = None
     token_budget: int | None = None
+    samples: int = 1
     namespace: str = ""
     priority: int = 0
     record: Record | None = None

@@ -71,7 +71,7 @@ def _request(branch: Branch, effect: Generate, params: SamplingParams) -> str:
         branch.transcript.fingerprint(),
         [(name, getattr(params, name)) for name in params.__slots__ if name != "seed"],
         effect.constraint.to_json() if effect.constraint else None,
-        effect.n,
+        effect.n or branch.run.settings.samples,
     )
 
 
@@ -91,12 +91,12 @@ def _keep(branch: Branch, effect: Generate, results: Sequence[StepResult], site:
     usage = sum((result.usage for result in results), Usage())
     run.spend(usage)
     values = [_value(branch, effect, result) for result in results]
-    value = values[0] if effect.n == 1 else values
+    value = values[0] if len(values) == 1 else values
     if effect.name is not None and effect.reasoning is not None:
         reasoning = apart(results[0].text, effect.reasoning)[1]
         branch.set(f"{effect.name}_reasoning_content", reasoning)
     infos = [meta.of_result(result) for result in results]
-    branch.set(effect.name, value, infos[0] if effect.n == 1 else infos)
+    branch.set(effect.name, value, infos[0] if len(infos) == 1 else infos)
     first = results[0]
     run.emit(
         StepFinished,

@@ -55,6 +55,21 @@ def test_a_record_is_plain_json() -> None:
     assert kinds == {"": ["select", "retrieve", "gen"], "0": ["gen"], "1": ["gen"]}
 
 
+def test_sampling_arguments_are_part_of_the_record() -> None:
+    """A replay asks every step with the arguments that the run had."""
+
+    @ph.function
+    def sampled(s):
+        s += ph.gen("x") + ph.gen("y")
+
+    state = sampled.run(
+        backend=engine(), record=True, temperature=0, max_new_tokens=9, stop=["!"], n=2
+    )
+    again = sampled.replay(json.loads(json.dumps(state.record())))
+    assert again["x"] == state["x"]
+    assert len(again["x"]) == 2
+
+
 def test_replay_needs_no_engine() -> None:
     """A replay has the same value, text and events, with neither engine nor services."""
     state = recorded()

@@ -232,6 +232,17 @@ def test_several_samples_are_a_list() -> None:
     assert len(state.get_meta_info("x")) == 3
 
 
+def test_samples_of_the_run_are_the_steps_default() -> None:
+    """`run(n=2)` gives every step that says nothing two samples."""
+
+    @ph.function
+    def program(s):
+        s += ph.gen("x") + ph.gen("y", n=1)
+
+    state = program.run(n=2, backend=ScriptedBackend(["a", "b", "c"]))
+    assert (state["x"], state["y"]) == (["a", "b"], "c")
+
+
 def test_run_options_are_defaults_for_steps() -> None:
     """Sampling arguments of run() hold unless the step says otherwise; SGLang's defaults rule
     the rest."""
