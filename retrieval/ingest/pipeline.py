@@ -102,6 +102,8 @@ async def rebuild_from_files(
             for doc, _ in run.documents(file):
                 if isinstance(doc, UnreadableSource):
                     raise doc
+                if (why := run.claimed(doc.id, file)) is not None:
+                    raise UnreadableSource(f"{file.path}: document {doc.id!r}: {why}")
                 yield doc
             loop.call_soon_threadsafe(run.finish, file)
 
@@ -135,7 +137,9 @@ class _Run:
         self._progress = progress
         self._began = time.monotonic()
         self._pending: dict[str, Document] = {}
+        self._owners: dict[str, str] = {}
         self._ids: dict[str, set[str]] = {}
+        self._ended: list[str] = []
         self._index_is_new = False
 
     def documents(self, file: SourceFile) -> Iterator[tuple[Document | UnreadableSource, int]]:
@@ -147,30 +151,36 @@ class _Run:
             for doc in chunks_of(source, self._chunking):
                 yield doc, source.read_bytes
 
+    def claimed(self, id_: str, file: SourceFile) -> str | None:
+        """Note that `file` has a document `id_`; why it can't, if another document has the id."""
+        owner = self._owners.setdefault(id_, file.name)
+        if owner != file.name or id_ in self._ids.get(file.name, ()):
+            return f"another document of {owner} has the same id"
+        self._ids.setdefault(file.name, set()).add(id_)
+        return None
+
     async def add_all(self, files: list[SourceFile]) -> None:
         """Store what is new in `files`, and remove what they no longer have."""
         for file in files:
-            ids: set[str] = set()
             try:
-                await self._add(file, ids)
+                await self._add(file)
             except UnreadableSource as error:
                 self._fail(file.name, str(error))
             else:
-                self._ids[file.name] = ids
+                self._ended.append(file.name)
             self.finish(file)
         await self._flush()
 
-    async def _add(self, file: SourceFile, ids: set[str]) -> None:
+    async def _add(self, file: SourceFile) -> None:
         batches = in_batches(self.documents(file), _BATCH)
         while batch := await asyncio.to_thread(lambda: next(batches, None)):
             for doc, read in batch:
                 if isinstance(doc, UnreadableSource):
                     self._fail(doc.message.partition(": ")[0], str(doc))
-                elif doc.id in ids or doc.id in self._pending:
-                    self._fail(doc.id, f"another document of {file.name} or before has this id")
+                elif (why := self.claimed(doc.id, file)) is not None:
+                    self._fail(doc.id, why)
                 else:
                     self._pending[doc.id] = doc
-                    ids.add(doc.id)
                     self.state = replace(
                         self.state, file=file.name, bytes_done=self.bytes_before + read
                     )
@@ -191,7 +201,7 @@ class _Run:
                 failed=self.state.failed + len(report.failed),
             )
         self.state = replace(self.state, unchanged=self.state.unchanged + len(docs) - len(new))
-        ended, self._ids = self._ids, {}
+        ended, self._ended = self._ended, []
         if ended and not self._index_is_new:
             await self._remove_stale(ended)
         self.report()
@@ -215,11 +225,11 @@ class _Run:
             )
             raise
 
-    async def _remove_stale(self, ended: dict[str, set[str]]) -> None:
+    async def _remove_stale(self, ended: list[str]) -> None:
         """Remove documents that came from the files `ended` and are no longer in them."""
         of_files = Terms(f"{CHUNK}.source", tuple(ended))
         there = await self._store.ids(index=self._index, filter=of_files)
-        kept = set().union(*ended.values())
+        kept = set().union(*(self._ids.get(name, ()) for name in ended))
         stale = [id_ for id_ in there if id_ not in kept]
         if stale:
             removed = await self._store.delete(stale, index=self._index)

@@ -155,15 +155,22 @@ async def test_bad_files_and_records_are_named_and_stop_nothing(
     assert {"good", "also good", "two", "First record"} <= texts
 
 
-async def test_equal_ids_in_one_file_are_not_lost_silently(
-    store: EmbeddedIndex, tmp_path: Path
+@pytest.mark.parametrize("fillers", [0, 300])
+async def test_equal_ids_are_not_lost_silently(
+    store: EmbeddedIndex, tmp_path: Path, fillers: int
 ) -> None:
-    """The second record with an id is reported."""
-    file = tmp_path / "twice.jsonl"
-    file.write_text('{"id": 1, "text": "first"}\n{"id": 1, "text": "second"}\n')
-    report = await add_files(store, [file], index="h")
-    assert [what for what, _ in report.failed] == ["1"]
+    """The second document with an id is reported, in the same file or in another, however far
+    behind; a rebuild refuses it."""
+    rows = [{"id": 1, "text": "first"}, *({"text": f"filler {n}"} for n in range(fillers))]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
+    (tmp_path / "b.jsonl").write_text('{"id": 1, "text": "second"}\n')
+    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    report = await add_files(store, files, index="h")
+    assert [what for what, _ in report.failed] == ["1", "1"]
+    assert all("a.jsonl has the same id" in why for _, why in report.failed)
     assert [doc.text for doc in await store.get(["1"], index="h")] == ["first"]
+    with pytest.raises(UnreadableSource, match="same id"):
+        await rebuild_from_files(store, files, index="h")
 
 
 async def test_progress_reaches_its_total(store: EmbeddedIndex, folder: Path) -> None:
