@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Any
@@ -22,30 +23,31 @@ __all__ = ["default", "register", "reset", "set_default"]
 
 _makers: dict[str, str | Callable[[], Any]] = {}
 _made: dict[str, Any] = {}
-_lock = threading.RLock()
+# One lock a name: a model that loads for seconds must not hold up who wants another part.
+_locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 
 
 def register(name: str, maker: str | Callable[[], Any]) -> None:
     """Say how the default `name` is made: a callable, or "module:attribute" of one."""
-    with _lock:
+    with _locks[name]:
         _makers[name] = maker
 
 
 def set_default(name: str, part: Any) -> None:
     """Use `part` as the default `name` from now on, in place of a made one."""
-    with _lock:
+    with _locks[name]:
         _made[name] = part
 
 
 def reset(name: str) -> None:
     """Forget the default that was made or set; the next lookup makes it anew."""
-    with _lock:
+    with _locks[name]:
         _made.pop(name, None)
 
 
 def default(name: str) -> Any:
     """The process-wide default `name`, made at the first call. Raises `ConfigError`."""
-    with _lock:
+    with _locks[name]:
         if name not in _made:
             _made[name] = _maker(name)()
         return _made[name]

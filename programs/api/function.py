@@ -11,6 +11,7 @@ import functools
 import inspect
 import os
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -110,7 +111,7 @@ class Program:
         """What is wrong with the program, found without running it."""
         return start.check(self)
 
-    def bind(self, **arguments: Any) -> Program:
+    def bind(self, /, **arguments: Any) -> Program:
         """The same program with some arguments fixed. Fixing one twice, or giving it again at
         the call, is a `CompileError`."""
         for name in arguments:
@@ -154,15 +155,19 @@ class Program:
         """
         for name in kwargs:
             self._refuse_twice(name)
-        values = (None, *args) if self.state_parameter is not None else args
+        given = {**self._bound}
+        if self.state_parameter is not None:
+            given[self.state_parameter] = None
+        free = [p for name, p in self._signature.parameters.items() if name not in given]
+        asked = self._signature.replace(parameters=free)
         try:
-            bound = self._signature.bind(*values, **{**self._bound, **kwargs})
+            bound = asked.bind(*args, **kwargs)
         except TypeError as error:
-            raise CompileError(
-                f"{self.name}(): {error}", hint=f"its parameters: {self._signature}"
-            ) from None
+            raise CompileError(f"{self.name}(): {error}", hint=f"its parameters: {asked}") from None
         bound.apply_defaults()
-        return bound
+        values = {**given, **bound.arguments}
+        ordered = {name: values[name] for name in self._signature.parameters}
+        return inspect.BoundArguments(self._signature, OrderedDict(ordered))
 
     def run(self, *args: Any, **kwargs: Any) -> ProgramState:
         """Run the program and return its finished state; `.value` is what it returned.
@@ -297,13 +302,22 @@ class Program:
         state = self.run(*args, **kwargs)
         return state.value if self.state_parameter is None else state
 
+    def __get__(self, instance: Any, owner: type | None = None) -> Program:
+        """A program that is a method has its `self` bound."""
+        if instance is None or "self" not in self.parameters:
+            return self
+        return self.bind(self=instance)
+
     def __repr__(self) -> str:
         return f"<phloem program {self.name}{self._signature}>"
 
 
 def _state_parameter(signature: inspect.Signature) -> str | None:
-    """The name of the first parameter if it is the state: called `s`, or annotated so."""
-    for parameter in signature.parameters.values():
+    """The name of the first parameter (of a method, after `self`) if it is the state: called
+    `s`, or annotated so."""
+    for index, parameter in enumerate(signature.parameters.values()):
+        if index == 0 and parameter.name == "self":
+            continue
         annotation = parameter.annotation
         if isinstance(annotation, type) and issubclass(annotation, Handle):
             return parameter.name

@@ -206,6 +206,8 @@ def nested_fresh(
     outer = current()
     assert outer is not None
     own, sampling, settings, _ = split(program, kwargs)
+    if "n" in sampling:
+        settings["n"] = sampling.pop("n")
     if settings:
         raise CompileError(
             f"{next(iter(settings))}= can't be set for a program inside another",

@@ -77,8 +77,11 @@ async def _beside(
     system: str | None,
     site: Site,
 ) -> Any:
-    if child.parent is not None:
-        await forking.share_session(child.parent, [child])
-    value = await _turns(child, effect, prompt, system, site)
+    try:
+        if child.parent is not None:
+            await forking.share_session(child.parent, [child])
+        value = await _turns(child, effect, prompt, system, site)
+    finally:
+        await child.close()
     frame.branch.set(effect.name, value, child.meta.get(effect.name or ""))
     return value

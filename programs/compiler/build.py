@@ -59,6 +59,11 @@ class Compiled:
     factory: Callable[..., Any] | None
     temps: int = 0
 
+    @property
+    def captured(self) -> frozenset[str]:
+        """Variables that functions inside the program read, whenever they are called."""
+        return frozenset(self.function.__code__.co_cellvars)
+
     @functools.cached_property
     def constraints(self) -> tuple[Constraint, ...]:
         """The constraints of the program's steps, as far as they are known before a run."""

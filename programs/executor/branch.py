@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from phloem.errors import UnknownVariable
+from phloem.errors import Cancelled, UnknownVariable
 from phloem.programs.executor.record import SessionState
 from phloem.programs.executor.run import Run, Site
 from phloem.programs.executor.transcript import Transcript
@@ -185,12 +185,13 @@ class Branch:
             return
         try:
             await work()
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - whoever reads from the branch raises it
             self.error = error
             self.run.locate(error, site)
-            # Whoever reads from the branch raises the error; only a cancellation is the task's.
-            if not isinstance(error, Exception):
-                raise
+        except asyncio.CancelledError:
+            self.error = Cancelled("this branch was cancelled", hint="another one failed first")
+            self.run.locate(self.error, site)
+            raise
 
     async def idle(self) -> None:
         """Wait until nothing is queued. Does not raise the branch's error."""

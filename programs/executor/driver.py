@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from phloem.errors import where_of
+from phloem.errors import Cancelled, where_of
 from phloem.grammar.spec import Constraint
 from phloem.programs.events import RunFailed, RunFinished, RunStarted
 from phloem.programs.executor import hub
@@ -45,17 +45,19 @@ async def drive_run(
         run.emit(RunFinished, site, "", value=show(run.value), usage=run.usage)
         return run.value
     except BaseException as error:
-        run.error = error
-        run.locate(error, site)
+        # Readers in other tasks and threads must not take the run's cancellation for their own.
+        cancelled = isinstance(error, asyncio.CancelledError)
+        run.error = Cancelled("the run was cancelled by its owner") if cancelled else error
+        run.locate(run.error, site)
         await run.stop_tasks()
-        place = where_of(error)
+        place = where_of(run.error)
         failed = Site(run.program, place.node, place.file, place.line) if place else site
         run.emit(
             RunFailed,
             failed,
             "",
-            error=type(error).__name__,
-            message=str(error),
+            error=type(run.error).__name__,
+            message=str(run.error),
             usage=run.usage,
         )
         raise

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from phloem.errors import CompileError
+from phloem.errors import Cancelled, CompileError
 from phloem.programs.effects import AddText
 from phloem.programs.events import Forked, Joined
 from phloem.programs.executor import hub
@@ -96,6 +96,9 @@ def join(
         )
     site = frame.site()
     hub.wait(_wait_all(children, on_error))
+    for child in children:
+        if child.opened is not None:
+            child.opened.hint(None)
     failed = [child for child in children if child.error is not None]
     paths = tuple(child.path for child in children)
     parent.run.emit(
@@ -123,7 +126,7 @@ def join(
 
 
 def _cancelled(child: Branch) -> bool:
-    return isinstance(child.error, asyncio.CancelledError)
+    return isinstance(child.error, Cancelled)
 
 
 def _value(child: Branch, name: str) -> Any:

@@ -86,6 +86,7 @@ class _Machine:
             self._resolve(op)
             value = self._fragment(op)
             self._hint(op, node.kind)
+            self._settle_captured(node.writes)
             if op.role == "return":
                 self._resolve_all()
                 return value.value() if isinstance(value, Deferred) else value
@@ -147,6 +148,12 @@ class _Machine:
                 self._temps[index] = self._temps[index].value()
         for name in op.reads:
             self._resolve_cell(name)
+
+    def _settle_captured(self, writes: tuple[str, ...]) -> None:
+        """Wait for a value that code the graph can't see may read next."""
+        if self._frame.deferred:
+            for name in self._compiled.captured.intersection(writes):
+                self._resolve_cell(name)
 
     def _resolve_cell(self, name: str) -> None:
         cell = self._cells.get(name)

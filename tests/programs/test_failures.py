@@ -11,6 +11,7 @@ import pytest
 import phloem as ph
 from phloem.errors import (
     BudgetExceeded,
+    Cancelled,
     DeadlineExceeded,
     EngineError,
     Overloaded,
@@ -324,6 +325,8 @@ def test_cancelling_a_stream_cancels_the_run() -> None:
     stream.cancel()
     in_time(stream.state.sync)
     assert (backend.running, backend.open_sessions) == (0, 0)
+    with pytest.raises(Cancelled):
+        in_time(stream.state.text)
 
 
 def test_steps_from_foreign_threads_are_refused() -> None:

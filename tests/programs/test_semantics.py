@@ -335,3 +335,53 @@ def test_a_state_name_that_is_rebound_is_plain_python() -> None:
 
     state = program.run(backend=ScriptedBackend())
     assert (state.text(), state.value) == ("ab", [1, 2])
+
+
+def test_methods_are_programs() -> None:
+    """A program that is a method sees its object, in both styles, compiled."""
+
+    class Agent:
+        name = "Ada"
+
+        @ph.function
+        def ask(self, s, question):
+            s += f"{self.name}: {question}" + ph.gen("x")
+            return s["x"]
+
+        @ph.function(prompts={"p": "{{ word }} {{ self_name }}"})
+        def say(self, word):
+            return ph.gen("p", self_name=self.name)
+
+    agent = Agent()
+    assert agent.ask.run("why", backend=ScriptedBackend(["1"])).text() == "Ada: why1"
+    assert agent.say.run(word="hi", backend=ScriptedBackend(["2"])).messages()[0]["content"] == (
+        "hi Ada"
+    )
+    assert Agent.ask.graph.opaque == ()
+
+
+def test_leaving_a_role_block_closes_its_message() -> None:
+    """`return`, `break` and `continue` inside `with s.user()` close the message on their way."""
+
+    @ph.function
+    def program(s, how):  # noqa: RET503 - the end without a return is one of the cases
+        for i in range(2):
+            with s.user():
+                s += f"{i}" + ph.gen("x")
+                if how == "return":
+                    return "returned"
+                if how == "break":
+                    break
+                if how == "continue":
+                    continue
+                s += "end"
+
+    for how, contents in {
+        "return": ["0o"],
+        "break": ["0o"],
+        "continue": ["0o", "1o"],
+        "none": ["0oend", "1oend"],
+    }.items():
+        state = program.run(how, backend=ScriptedBackend(lambda *_: "o"))
+        assert [message["content"] for message in state.messages()] == contents
+    assert program.graph.opaque == ()

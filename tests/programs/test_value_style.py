@@ -197,3 +197,38 @@ def test_parallel_outside_a_program() -> None:
     """`parallel()` where it can't work says where it can."""
     with pytest.raises(ProgramError, match="value-style"), ph.parallel():
         pass
+
+
+def test_closures_never_see_an_unfinished_value() -> None:
+    """A function defined before the step reads the step's value, not a placeholder."""
+
+    @ph.function(prompts=PROMPTS)
+    def program(q):
+        def shout() -> str:
+            return a.upper()
+
+        a = ph.gen("other", fresh=True)
+        return shout()
+
+    assert program.run("x", backend=ScriptedBackend(["abc"])).value == "ABC"
+
+
+def test_independent_sessions_are_given_back() -> None:
+    """Sessions of independent steps are closed when their step is done."""
+    backend = ScriptedBackend(echo)
+    most = 0
+
+    def answer(prompt: str, *rest: object) -> str:
+        nonlocal most
+        most = max(most, backend.open_sessions)
+        return echo(prompt)
+
+    backend.script = answer
+
+    @ph.function(prompts=PROMPTS, opaque=True)
+    def program(q):
+        for _ in range(5):
+            ph.gen("other", fresh=True)
+
+    program.run("x", backend=backend)
+    assert most == 1
