@@ -7,10 +7,9 @@ the alias in one step, so that searches never see half of it.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterable
-from itertools import chain
+from functools import partial
 from typing import Any
 
 from phloem.errors import IndexNotFound, RetrievalError
@@ -43,28 +42,20 @@ class Indexes:
         check_index_name(index)
         if await self._concrete(index):
             raise RetrievalError(f"index {index!r} exists already", index=index)
-        dims = self._embedder.dims if self._embedder else None
-        await self._make(
-            f"{index}-000001", dims=dims, embedder=self._embedder, model=model, alias=index
-        )
+        await self._make(f"{index}-000001", self._embedder, model=model, alias=index)
 
     async def add(self, docs: Iterable[Document], index: str) -> AddReport:
         """Store in `index`, which is made if it does not exist."""
         check_index_name(index)
-        given, docs = await asyncio.to_thread(_peek_dims, docs)
         if not await self._concrete(index):
-            dims = self._embedder.dims if self._embedder else given
-            await self._make(f"{index}-000001", dims=dims, embedder=self._embedder, alias=index)
+            await self._make(f"{index}-000001", self._embedder, alias=index)
         kept = await self._cluster.vectors(index, fresh=True)
         embedder = self._embedder_of(index, kept)
-        dims = embedder.dims if embedder else given
         if embedder is not None and kept.dims is not None:
             what = f"the embedder {embedder.name!r}"
             check_dims(embedder.dims, kept.dims, what=what, index=index)
             check_embedder(embedder.name, kept.embedder, index=index)
-        if kept.dims is None and dims is not None:
-            await self._add_vector_field(index, dims)
-        return await self._storing.add(docs, index=index, dims=kept.dims or dims, embedder=embedder)
+        return await self._fill(docs, index, kept.dims, embedder)
 
     async def rebuild(self, docs: Iterable[Document], index: str) -> AddReport:
         """Fill a new generation, then switch the alias."""
@@ -72,15 +63,13 @@ class Indexes:
         old = await self._own(index)
         numbers = [int(found[1]) for name in old if (found := _GENERATION.search(name))]
         new = f"{index}-{max(numbers, default=0) + 1:06d}"
-        given, docs = await asyncio.to_thread(_peek_dims, docs)
         kept = await self._cluster.vectors(index, fresh=True) if old else Vectors(None, None)
         embedder = self._embedder_of(index, kept)
-        dims = embedder.dims if embedder else given
         await self._call("DELETE", new, params={"ignore_unavailable": "true"})
-        await self._make(new, dims=dims, embedder=embedder)
+        await self._make(new, embedder)
         filled = False
         try:
-            report = await self._storing.add(docs, index=new, dims=dims, embedder=embedder)
+            report = await self._fill(docs, new, embedder.dims if embedder else None, embedder)
             filled = not report.failed
         finally:
             if not filled:
@@ -194,19 +183,29 @@ class Indexes:
             return embedder_named(kept.embedder, index)
         return self._embedder
 
+    async def _fill(
+        self, docs: Iterable[Document], index: str, dims: int | None, embedder: Embedder | None
+    ) -> AddReport:
+        return await self._storing.add(
+            docs,
+            index=index,
+            dims=dims,
+            embedder=embedder,
+            keep_vectors=partial(self._add_vector_field, index, embedder),
+        )
+
     async def _make(
         self,
         name: str,
-        *,
-        dims: int | None,
         embedder: Embedder | None,
+        *,
         model: type | None = None,
         alias: str | None = None,
     ) -> None:
         body = index_mapping(
             self._cluster.fields,
             (await self._cluster.info()).product,
-            dims=dims,
+            dims=embedder.dims if embedder else None,
             embedder=embedder.name if embedder else None,
             model=model,
         )
@@ -214,14 +213,14 @@ class Indexes:
             body["aliases"] = {alias: {}}
         await self._call("PUT", name, body=body)
 
-    async def _add_vector_field(self, index: str, dims: int) -> None:
+    async def _add_vector_field(self, index: str, embedder: Embedder | None, dims: int) -> None:
+        """Let an index that was made without vectors keep them; what it says of itself stays."""
         found = await self._call("GET", index, "/_mapping")
         kept = next(iter(found.values()))["mappings"].get("_meta", {})
-        embedder = self._embedder.name if self._embedder else None
         field = vector_property(dims, (await self._cluster.info()).product)
         body = {
             "properties": {self._cluster.fields.vector: field},
-            "_meta": {**kept, "phloem": {"embedder": embedder}},
+            "_meta": {**kept, "phloem": {"embedder": embedder.name if embedder else None}},
         }
         await self._call("PUT", index, "/_mapping", body=body)
 
@@ -284,15 +283,6 @@ class Indexes:
 
 def _is_generation(name: str, index: str) -> bool:
     return bool(re.fullmatch(rf"{re.escape(index)}-\d{{6}}", name))
-
-
-def _peek_dims(docs: Iterable[Document]) -> tuple[int | None, Iterable[Document]]:
-    """The dimensions of the first document's own vector, and all documents."""
-    source = iter(docs)
-    first = next(source, None)
-    if first is None:
-        return None, source
-    return None if first.vector is None else len(first.vector), chain([first], source)
 
 
 _UNITS = {"b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "tb": 1024**4}

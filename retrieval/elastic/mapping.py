@@ -54,10 +54,10 @@ def index_mapping(
         meta: {"type": "object", "properties": model_properties(model) if model else {}},
     }
     settings: dict[str, Any] = {"number_of_shards": 1}
+    if dialect == "opensearch":
+        settings["index.knn"] = True  # can't be switched on when the first vector comes
     if dims is not None:
         properties[fields.vector] = vector_property(dims, dialect)
-        if dialect == "opensearch":
-            settings["index.knn"] = True
     templates = [
         _template("strings", "string", meta, {"type": "keyword"}),
         _template("integers", "long", meta, {"type": "double"}),

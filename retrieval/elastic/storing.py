@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from phloem.errors import RetrievalError
@@ -39,9 +39,19 @@ class Storing:
         self._cluster = cluster
 
     async def add(
-        self, docs: Iterable[Document], *, index: str, dims: int | None, embedder: Embedder | None
+        self,
+        docs: Iterable[Document],
+        *,
+        index: str,
+        dims: int | None,
+        embedder: Embedder | None,
+        keep_vectors: Callable[[int], Awaitable[None]],
     ) -> AddReport:
-        """Store `docs` in the existing `index`, whose vectors have `dims`, and refresh it."""
+        """Store `docs` in the existing `index` and refresh it.
+
+        Its vectors have `dims`; if it has none yet, `keep_vectors(dims)` is called before the
+        first one is stored.
+        """
         added = 0
         failed: list[tuple[str, str]] = []
         batches = in_batches(docs, _BATCH)
@@ -54,6 +64,10 @@ class Storing:
                     good.append(doc)
                 else:
                     failed.append((str(doc.id), why))
+            if dims is None:
+                dims = embedder.dims if embedder else _first_dims(good)
+                if dims is not None:
+                    await keep_vectors(dims)
             actions = await asyncio.to_thread(self._actions, good, index, dims, embedder, failed)
             for part in _by_bytes(actions):
                 lost = await self._send(part, index)
@@ -85,9 +99,10 @@ class Storing:
         actions = []
         for place, doc in enumerate(docs):
             if doc.vector is not None:
+                assert dims is not None
                 try:
                     vector = unit_vector(doc.vector)
-                    check_dims(len(vector), dims or 0, what="the document's vector", index=index)
+                    check_dims(len(vector), dims, what="the document's vector", index=index)
                 except RetrievalError as error:
                     failed.append((doc.id, error.message))
                     continue
@@ -127,6 +142,10 @@ class Storing:
             await asyncio.sleep(min(_BACKOFF_S * 2**attempt, _LONGEST_BACKOFF_S))
         too_busy = f"the server was too busy, {_ATTEMPTS} times: {why or 'no reason given'}"
         return failed + [(id_, too_busy) for id_, _, _ in pending]
+
+
+def _first_dims(docs: Sequence[Document]) -> int | None:
+    return next((len(doc.vector) for doc in docs if doc.vector is not None), None)
 
 
 def _source(doc: Document, vector: list[float] | None, fields: FieldMap) -> dict[str, Any]:

@@ -329,6 +329,15 @@ async def test_wrong_dimensions_are_an_error_with_both_numbers(
         )
 
 
+async def test_vectors_may_begin_with_any_document(store: Store, index: str) -> None:
+    """An index keeps vectors from the first document that brings one, however late."""
+    plain = [Document(f"p{n:03}", "plain") for n in range(300)]
+    await store.add([*plain, Document("v", "x", vector=[1.0, 0.0])], index=index)
+    await store.add([Document("w", "x", vector=[0.0, 1.0])], index=index)
+    hits = await store.search(Query("x", index=index, mode="knn", vector=[0.1, 1.0], k=5))
+    assert ids(hits) == ["w", "v"]
+
+
 async def test_vectors_of_an_index_without_any(store: Store, index: str) -> None:
     """Searching by vector where there are none says so, and what to do."""
     await store.add(ANIMALS, index=index)
