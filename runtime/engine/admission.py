@@ -20,48 +20,53 @@ __all__ = ["admit", "expire"]
 
 
 def expire(state: EngineState) -> None:
-    """End jobs that were cancelled or whose deadline has passed, queued or running."""
+    """End jobs whose deadline has passed, queued or running."""
     now = time.monotonic()
-    for job in [*state.waiting, *state.running]:
-        if job.cancelled:
-            state.cancel(job)
-        elif job.deadline is not None and now >= job.deadline:
-            waited = now - job.clock.arrived
-            state.fail(
-                job,
-                DeadlineExceeded(
-                    f"the deadline passed {waited:.2f} s after the step arrived",
-                    hint="allow more time, or ask for fewer tokens",
-                    waited_s=waited,
-                ),
-            )
+    late = state.waiting.expired(now)
+    late += [job for job in state.running if job.deadline is not None and now >= job.deadline]
+    for job in late:
+        waited = now - job.clock.arrived
+        state.fail(
+            job,
+            DeadlineExceeded(
+                f"the deadline passed {waited:.2f} s after the step arrived",
+                hint="allow more time, or ask for fewer tokens",
+                waited_s=waited,
+            ),
+        )
 
 
 def admit(state: EngineState) -> list[Job]:
-    """Move jobs from the queue to the running ones, by priority, then by arrival."""
+    """Move jobs from the queue to the running ones, in the queue's order.
+
+    Looks at no more jobs than can run together, whatever waits.
+    """
     admitted: list[Job] = []
-    for job in sorted(state.waiting, key=_order):
+    if not state.waiting or len(state.running) >= state.config.max_running:
+        return admitted
+    state.waiting.refresh(lambda other: other.prefilling and other in state.running)
+    for _ in range(2 * state.config.max_running):
         if len(state.running) >= state.config.max_running:
             break
-        if state.memory_tight and state.running:
+        job = state.waiting.first()
+        if job is None or (state.memory_tight and state.running):
             break
-        if _computed_by_another(state, job):
-            continue
-        if not _fits(state, job):
-            if not state.running:
-                _make_room(state, job)
+        other = _computing_for(state, job)
+        if other is not None:
+            state.waiting.put_aside(job, other)
+        elif _fits(state, job):
+            _start(state, job)
+            admitted.append(job)
+        elif state.running:
             break
-        _start(state, job)
-        admitted.append(job)
+        else:
+            _make_room(state, job)
+            break
     return admitted
 
 
-def _order(job: Job) -> tuple[int, float]:
-    return (-job.priority, job.clock.arrived)
-
-
 def _start(state: EngineState, job: Job) -> None:
-    state.waiting.remove(job)
+    state.waiting.serve(job)
     state.running.append(job)
     state.kv.attach(job.seq)
     if job.clock.started is None:
@@ -94,16 +99,17 @@ def _make_room(state: EngineState, job: Job) -> None:
     )
 
 
-def _computed_by_another(state: EngineState, job: Job) -> bool:
-    """Whether a running job is about to compute tokens that this one could then reuse."""
-    limit = min(job.seq.logits_from, len(job.seq.tokens))
+def _computing_for(state: EngineState, job: Job) -> Job | None:
+    """A running job that is about to compute tokens that `job` could then reuse."""
+    if not state.config.prefix_cache:
+        return None
     others = [
-        other.seq
+        other
         for other in state.running
         if other.prefilling and other.seq.namespace == job.seq.namespace
     ]
-    if not others or not state.config.prefix_cache:
-        return False
+    if not others:
+        return None
     cached = state.kv.cached_prefix(job.seq)
-    wanted = job.seq.tokens[:limit]
-    return any(common_prefix(wanted, seq.tokens) > cached for seq in others)
+    wanted = job.seq.tokens[: min(job.seq.logits_from, len(job.seq.tokens))]
+    return next((o for o in others if common_prefix(wanted, o.seq.tokens) > cached), None)

@@ -3,8 +3,9 @@
 What lives here: `plan` and the making of a `ForwardBatch`. What does not: the forward pass.
 
 Every job that generates gets its rows first (one, or a chunk of dictated tokens), then prompts
-are computed in order of admission with what is left of `max_rows`: long prompts come in
-chunks, and running streams go on meanwhile.
+are computed in order of admission with what is left of `max_rows`, and, while others generate,
+of the rows that can be computed within `inter_token_ms`: long prompts come in chunks, and
+running streams go on meanwhile.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from phloem.runtime.engine.state import EngineState
 from phloem.runtime.model.batch import ForwardBatch
 
 __all__ = ["Entry", "Plan", "plan"]
+
+_SHORTEST_CHUNK = 16
+"""Rows a prompt gets at least, however little time the streams allow."""
 
 
 @dataclass(slots=True)
@@ -54,6 +58,8 @@ def plan(state: EngineState) -> Plan | None:
     for job in sorted(state.running, key=lambda job: job.prefilling):
         if isinstance(job, Scoring) and not job.prefilling:
             _spread(state, job)
+        if entries and job.prefilling and not entries[-1].job.prefilling:
+            left = min(left, _chunk(state, state.config.max_rows - left))
         planned = 0
         for seq in job.sequences():
             rows = job.rows(seq, left) if job in state.running else 0
@@ -65,6 +71,14 @@ def plan(state: EngineState) -> Plan | None:
     # Whoever had to give way for a later one drops out.
     entries = [entry for entry in entries if entry.job in state.running]
     return Plan(entries, forward_batch(state, entries)) if entries else None
+
+
+def _chunk(state: EngineState, streams: int) -> int:
+    """Rows that prompts may have beside `streams` rows of jobs that generate."""
+    budget = state.config.inter_token_ms
+    if budget is None:
+        return state.config.max_rows
+    return max(_SHORTEST_CHUNK, state.pace.rows_within(budget) - streams)
 
 
 def _pages(state: EngineState, job: Job, seq: Sequence, tokens: int, patient: bool) -> bool:

@@ -72,8 +72,7 @@ class Engine:
 
     def cancel(self, job: Job) -> None:
         """End a job with `Cancelled` before the next forward pass; nothing if it has ended."""
-        job.cancelled = True
-        self._post(lambda: None, lambda: None)
+        self._post(lambda: self._withdraw(job), lambda: None)
 
     def call(self, action: Callable[[EngineState], T]) -> Future[T]:
         """Run `action` on the state, between two steps."""
@@ -139,7 +138,11 @@ class Engine:
             state.stats.failed += 1
             job.deliver(Failed(_overloaded(state)))
             return
-        state.waiting.append(job)
+        state.waiting.add(job)
+
+    def _withdraw(self, job: Job) -> None:
+        if self._state.has(job):
+            self._state.cancel(job)
 
 
 def _stopped() -> Cancelled:

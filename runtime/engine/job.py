@@ -64,7 +64,8 @@ class Job(ABC):
         self.deadline = deadline
         self.priority = priority
         self.clock = Clock()
-        self.cancelled = False
+        self.ticket: int | None = None
+        """Its place by arrival, once it has been queued."""
         self.prompt = self.base = len(seq.tokens)
         self.reused: int | None = None
 

@@ -14,11 +14,13 @@ from phloem.errors import Cancelled, ConfigError, EngineError, PhloemError
 from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.kv_pool import KVPool
 from phloem.runtime.engine.messages import Failed
+from phloem.runtime.engine.pace import Pace
 from phloem.runtime.engine.prefix import Pins, Prefix
 from phloem.runtime.engine.radix_cache import RadixCache
 from phloem.runtime.engine.scoring import Scoring
 from phloem.runtime.engine.sequence_kv import SequenceKV
 from phloem.runtime.engine.vocabulary import Vocabulary
+from phloem.runtime.engine.waiting import WaitingJobs
 from phloem.runtime.model.batch import Decoder
 
 __all__ = ["EngineConfig", "EngineState", "Stats"]
@@ -32,9 +34,13 @@ class EngineConfig:
 
     `kv_tokens` is the size of the KV pool, rounded down to pages of `page_size` tokens; None
     stands for a default that depends on the machine.
-    `max_running` bounds the jobs computed together, `queue_limit` those that wait.
+    `max_running` bounds the jobs computed together, `queue_limit` those that wait. At most
+    `overtakes` jobs that arrived later are served before any job.
     `max_rows` bounds the rows of one forward pass: longer prompts are computed in chunks,
-    between which running streams go on. `pinned_share` bounds pinned prefixes, as a share of
+    between which running streams go on. `inter_token_ms` bounds the time such a stream waits
+    between two tokens, as far as the chunks decide it: they are made as long as the engine
+    computes in that time, by its own measurements. None: chunks are as long as `max_rows`
+    allows. `pinned_share` bounds pinned prefixes, as a share of
     the pool. `prefix_cache=False` keeps no KV at all between steps. `jump_forward=False` takes
     dictated tokens one by one (the tokens are the same).
     """
@@ -43,7 +49,9 @@ class EngineConfig:
     page_size: int = 16
     max_running: int = 32
     queue_limit: int = 1024
+    overtakes: int = 32
     max_rows: int = 512
+    inter_token_ms: float | None = None
     pinned_share: float = 0.25
     prefix_cache: bool = True
     jump_forward: bool = True
@@ -58,6 +66,12 @@ class EngineConfig:
             ),
             ("max_running", self.max_running >= 1, "1 or more"),
             ("queue_limit", self.queue_limit >= 1, "1 or more"),
+            ("overtakes", self.overtakes >= 0, "0 (first come, first served) or more"),
+            (
+                "inter_token_ms",
+                self.inter_token_ms is None or self.inter_token_ms > 0,
+                "None, or more than 0",
+            ),
             (
                 "max_rows",
                 self.max_rows >= self.max_running + 2,
@@ -98,9 +112,10 @@ class EngineState:
         self.cache = RadixCache(self.pool)
         self.kv = SequenceKV(self.pool, self.cache, sharing=config.prefix_cache)
         self.pins = Pins(self.kv, int(pages * config.pinned_share))
-        self.waiting: list[Job] = []
+        self.waiting = WaitingJobs(lambda job: self.kv.cached_prefix(job.seq), config.overtakes)
         self.running: list[Job] = []
         self.stats = Stats()
+        self.pace = Pace()
         self.memory_tight = False
         """A job was suspended and none has left since: nobody is admitted."""
         self.recent_job_s = 1.0
@@ -113,7 +128,7 @@ class EngineState:
 
     def has(self, job: Job) -> bool:
         """Whether the job is queued or running."""
-        return job in self.running or job in self.waiting
+        return job in self.waiting or job in self.running
 
     def wait_estimate(self) -> float:
         """Seconds until a newcomer may be served: what a job took lately, times those before."""
@@ -175,6 +190,6 @@ class EngineState:
         if isinstance(job, Scoring):
             job.restart()
         self.running.remove(job)
-        self.waiting.append(job)
+        self.waiting.add(job)
         self.memory_tight = True
         self.stats.suspended += 1

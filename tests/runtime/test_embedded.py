@@ -49,6 +49,8 @@ async def test_nothing_is_loaded_before_it_is_needed():
         ({"page_size": 0}, "page_size"),
         ({"max_running": 0}, "max_running"),
         ({"queue_limit": 0}, "queue_limit"),
+        ({"overtakes": -1}, "overtakes"),
+        ({"inter_token_ms": 0}, "inter_token_ms"),
         ({"max_rows": 16}, "max_rows"),
         ({"pinned_share": 1.5}, "pinned_share"),
     ],

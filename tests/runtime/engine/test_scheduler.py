@@ -8,6 +8,7 @@ import pytest
 
 from phloem.errors import Cancelled, DeadlineExceeded, EngineError, OutOfMemory, Overloaded
 from phloem.programs.protocol import SamplingParams, Special, Text
+from phloem.runtime.engine.pace import Pace
 
 STORY = "the answer is a user and the system is in no way true because of the assistant. "
 
@@ -61,6 +62,45 @@ async def test_a_long_prompt_does_not_stop_a_running_stream(make_lab):
         if produced > 25:
             break
     await stream.aclose()
+
+
+class _Steady(Pace):
+    """Two rows a millisecond, whatever is measured."""
+
+    def measure(self, rows, ms):
+        self.rows_per_ms = 2.0
+
+
+async def test_chunks_beside_streams_follow_the_budget_of_milliseconds(make_lab):
+    """At 2 rows/ms and 20 ms between tokens a prompt gets 39 rows beside one stream; alone it
+    gets all."""
+    lab = make_lab(max_rows=256, inter_token_ms=20)
+    lab.state(lambda s: setattr(s, "pace", _Steady()))
+    stream = await first_piece(await lab.session("a", name="stream"))
+    seen = len(lab.decoder.passes)
+    await lab.say(await lab.session("xyz " * 100, name="long"), max_tokens=1)
+    assert max(lab.decoder.passes[seen:]) == 40
+    await stream.aclose()
+    await lab.say(await lab.session("zyx " * 100, name="alone"), max_tokens=1)
+    assert max(lab.decoder.passes) == 256
+
+
+async def test_the_longest_prefix_is_served_first(make_lab):
+    """With one place, the step whose prompt is cached runs before one that arrived earlier."""
+    lab = make_lab(max_running=1)
+    await lab.say(await lab.session(STORY, name="warm"), max_tokens=1)
+    blocker = await first_piece(await lab.session("a", name="blocker"))
+    order = []
+
+    async def step(name, prompt):
+        await lab.say(await lab.session(prompt, name=name), max_tokens=2)
+        order.append(name)
+
+    tasks = [asyncio.create_task(step(*it)) for it in (("new", "zzzz"), ("cached", STORY + "!"))]
+    await asyncio.sleep(0.05)
+    await blocker.aclose()
+    await asyncio.gather(*tasks)
+    assert order == ["cached", "new"]
 
 
 async def test_waiting_jobs_run_when_a_place_is_free(make_lab):

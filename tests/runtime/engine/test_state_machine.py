@@ -121,7 +121,7 @@ class Sessions(RuleBasedStateMachine):
         if self.lives:
             life = self.lives.pop(pick % len(self.lives))
             if life.job is not None:
-                life.job.cancelled = True
+                self.state.cancel(life.job)
 
     # Steps
 
@@ -130,7 +130,7 @@ class Sessions(RuleBasedStateMachine):
         if job.prompt + job.requested() > self.state.max_tokens:
             return
         life.job = job
-        self.state.waiting.append(job)
+        self.state.waiting.add(job)
 
     @rule(
         pick=PICK,
@@ -180,13 +180,14 @@ class Sessions(RuleBasedStateMachine):
     @rule(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=6))
     def pin(self, words):
         tokens = MODEL.tokenizer.encode("".join(words))
-        self.state.waiting.append(Prefix(Sequence("", tokens, len(tokens)), self.pins.append))
+        self.state.waiting.add(Prefix(Sequence("", tokens, len(tokens)), self.pins.append))
 
     @rule(pick=PICK)
     def cancel(self, pick):
         life = self.busy(pick)
         if life:
-            life.job.cancelled = True
+            self.state.cancel(life.job)
+            self.read()
 
     @rule(steps=st.integers(1, 12))
     def run(self, steps):
