@@ -20,7 +20,13 @@ from phloem.errors import RetrievalUnavailable
 from phloem.retrieval.base import traceparent
 from phloem.retrieval.elastic.address import Address
 from phloem.retrieval.elastic.failures import BUSY, failure_of
-from phloem.retrieval.elastic.loop import Outcome, on_network_loop, start_on_network_loop
+from phloem.retrieval.elastic.loop import (
+    Outcome,
+    close,
+    close_at_exit,
+    on_network_loop,
+    start_on_network_loop,
+)
 from phloem.retrieval.elastic.transport import Reply, Transport, not_json, timed_out
 
 __all__ = ["Caller"]
@@ -114,7 +120,7 @@ class Caller:
         """Close the connections."""
         transport, self._transport = self._transport, None
         if transport is not None:
-            await on_network_loop(transport.close())
+            await close(transport)
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         waiting = self._waiting.pop(loop)
@@ -157,6 +163,7 @@ class Caller:
                     last = last or time.monotonic() + pause >= deadline
                     if self._transport is None:
                         self._transport = self._open(self.address)
+                        close_at_exit(self._transport)
                     try:
                         reply = await self._transport.request(
                             request.method,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -333,6 +335,21 @@ async def test_a_cancelled_search_leaves_the_store_usable(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert len(await retriever.search(Query("x"))) == 1
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_process_ends_quietly_with_a_store_open(scripted: Any, es: Any, kind: str) -> None:
+    """A program that never closes its retriever ends without a word about open connections."""
+    server = scripted(es.reply(es.found(es.hit())))
+    code = (
+        "import asyncio, sys\n"
+        f"from phloem.retrieval import {KINDS[kind].__name__} as Store, Query\n"
+        "store = Store(sys.argv[1])\n"
+        "print(len(asyncio.run(store.search(Query('x')))))\n"
+    )
+    command = [sys.executable, "-X", "dev", "-c", code, server.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
 
 
 async def test_a_fork_s_searches_travel_together(connect: Any, scripted: Any, es: Any) -> None:
