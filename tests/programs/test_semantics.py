@@ -363,8 +363,8 @@ def test_methods_are_programs() -> None:
 def test_leaving_a_role_block_closes_its_message() -> None:
     """`return`, `break` and `continue` inside `with s.user()` close the message on their way."""
 
-    @ph.function
-    def program(s, how):  # noqa: RET503 - the end without a return is one of the cases
+    @ph.function  # noqa: RET503 - the end without a return is one of the cases
+    def program(s, how):
         for i in range(2):
             with s.user():
                 s += f"{i}" + ph.gen("x")
