@@ -58,7 +58,20 @@ class GrammarCompiler:
         cache_size: int = 32_000_000,
         timeout: float = 2.0,
     ) -> None:
-        self.tokenizer = EngineTokenizer.from_json(tokenizer_json, vocab_size, eos_ids)
+        tokenizer = EngineTokenizer.from_json(tokenizer_json, vocab_size, eos_ids)
+        self._start(tokenizer, cache_size, timeout)
+
+    @classmethod
+    def for_tokenizer(
+        cls, tokenizer: EngineTokenizer, *, cache_size: int = 32_000_000, timeout: float = 2.0
+    ) -> GrammarCompiler:
+        """A compiler with a cache of its own for a tokenizer that is read already."""
+        made = cls.__new__(cls)
+        made._start(tokenizer, cache_size, timeout)
+        return made
+
+    def _start(self, tokenizer: EngineTokenizer, cache_size: int, timeout: float) -> None:
+        self.tokenizer = tokenizer
         self.timeout = timeout
         self.compiled = 0
         """Compiles started so far (cache misses)."""

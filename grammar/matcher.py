@@ -27,7 +27,7 @@ class EngineMatcher:
     text that must be generated before the grammar of `byte_root` begins (`Constraint.after`).
     """
 
-    __slots__ = ("_accepted", "_byte_root", "_ll", "_prelude", "_tokenizer")
+    __slots__ = ("_accepted", "_byte_root", "_ends", "_ll", "_prelude", "_tokenizer")
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class EngineMatcher:
         self._byte_root = byte_root
         self._prelude = prelude
         self._accepted = list(accepted)
+        self._ends = 0
 
     def fill_mask(self, out: Any) -> bool:
         """See `spec.Matcher`. `out` is a contiguous int32 numpy array or CPU torch tensor."""
@@ -56,13 +57,16 @@ class EngineMatcher:
 
     def accept(self, token: int) -> None:
         """See `spec.Matcher`."""
-        if not self._ll.consume_token(token):
+        if token in self._tokenizer.eos_ids and self.is_complete():
+            # The engine below does not count an end after which nothing could follow anyway.
+            self._ends += 1
+        elif not self._ll.consume_token(token):
             self._check(f"accepting token {token}")
         self._accepted.append(token)
 
     def accepts_prefix(self, tokens: Sequence[int]) -> int:
         """See `spec.Matcher`."""
-        count = int(self._ll.validate_tokens(list(tokens)))
+        count = 0 if self._ends else int(self._ll.validate_tokens(list(tokens)))
         self._check("looking ahead")
         return count
 
@@ -72,13 +76,16 @@ class EngineMatcher:
             raise ValueError(f"can't undo {count} of {len(self._accepted)} tokens")
         if count == 0:
             return
-        self._ll.rollback(count)
-        self._check(f"rolling back {count} tokens")
+        ends = min(self._ends, count)
+        if count > ends:
+            self._ll.rollback(count - ends)
+            self._check(f"rolling back {count} tokens")
+        self._ends -= ends
         del self._accepted[-count:]
 
     def forced(self) -> list[int]:
         """See `spec.Matcher`."""
-        tokens = list(self._ll.compute_ff_tokens())
+        tokens = [] if self._ends else list(self._ll.compute_ff_tokens())
         self._check("looking for forced tokens")
         return tokens
 
@@ -90,7 +97,7 @@ class EngineMatcher:
     def is_finished(self) -> bool:
         """See `spec.Matcher`."""
         self._check("asking whether the text is finished")
-        return bool(self._ll.is_stopped())
+        return self._ends > 0 or bool(self._ll.is_stopped())
 
     def closing(self, limit: int) -> list[int] | None:
         """See `spec.Matcher`."""
@@ -115,9 +122,11 @@ class EngineMatcher:
 
     def copy(self) -> EngineMatcher:
         """See `spec.Matcher`."""
-        return EngineMatcher(
+        twin = EngineMatcher(
             self._ll.deep_copy(), self._tokenizer, self._byte_root, self._prelude, self._accepted
         )
+        twin._ends = self._ends
+        return twin
 
     def _encode_lead(self, lead: bytes) -> list[int]:
         special = self._tokenizer.special_ids.get(lead.decode(errors="replace"))

@@ -15,6 +15,7 @@ import types
 import typing
 from typing import Any
 
+import typing_extensions
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
@@ -47,7 +48,7 @@ def schema_of_type(target: Any) -> Any:
     Raises `ConstraintError` for what pydantic can't describe.
     """
     try:
-        return TypeAdapter(target).json_schema()
+        return _adapter(target).json_schema()
     except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:
         raise ConstraintError(
             f"no JSON Schema can be made for {target!r}: {str(error).splitlines()[0]}",
@@ -92,7 +93,7 @@ def value_of_text(text: str, kind: str, target: Any) -> Any:
     if kind != "json_schema" and by_text is not None and text in by_text:
         return by_text[text]
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(target)
+        adapter = _adapter(target)
         if kind == "json_schema":
             return adapter.validate_json(text)
         return adapter.validate_python(text)
@@ -102,6 +103,27 @@ def value_of_text(text: str, kind: str, target: Any) -> Any:
             f"{error.errors()[0]['msg']}",
             text=text,
         ) from error
+
+
+def _adapter(target: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(_readable(target))
+
+
+def _readable(target: Any) -> Any:
+    """The type with each `typing.TypedDict` in it as one that pydantic reads before Python 3.12."""
+    if typing.is_typeddict(target) and type(target).__module__ == "typing":
+        hints = typing.get_type_hints(target, include_extras=True)
+        members = {name: _readable(hint) for name, hint in hints.items()}
+        for name in target.__optional_keys__:
+            members[name] = typing.NotRequired[members[name]]
+        return typing_extensions.TypedDict(target.__name__, members)  # type: ignore[operator]
+    arguments = typing.get_args(target)
+    if not arguments or typing.get_origin(target) in {typing.Literal, typing.Annotated}:
+        return target
+    origin = typing.get_origin(target)
+    if origin in {typing.Union, types.UnionType}:
+        return typing.Union[tuple(map(_readable, arguments))]  # noqa: UP007 - made at run time
+    return origin[tuple(map(_readable, arguments))] if isinstance(origin, type) else target
 
 
 def _is_outlines_term(target: Any) -> bool:

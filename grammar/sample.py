@@ -58,6 +58,10 @@ def _walk(root: LLMatcher, rng: random.Random, soft_limit: int) -> bytes | None:
             return bytes(text)
         mask = matcher.compute_bitmask()
         allowed = [byte for byte in range(256) if mask[byte >> 3] >> (byte & 7) & 1]
+        if not allowed and matcher.is_accepting():
+            return bytes(text)
+        if not allowed:
+            raise ConstraintError("no text satisfies the constraint")
         readable = [byte for byte in allowed if byte in _READABLE]
         byte = rng.choice(readable if readable and rng.random() < 0.9 else allowed)
         matcher.consume_token(byte)

@@ -1,0 +1,154 @@
+"""Tags, unions and quotes: constraints made of others."""
+
+import json
+import re
+
+import pytest
+
+from phloem.errors import ConstraintError
+from phloem.grammar.analyser import default_analyser
+from phloem.grammar.sample import samples
+from phloem.grammar.spec import Constraint, Span
+from phloem.grammar.tags import Tag, structural_tags, tool_calls, union
+from phloem.grammar.testing import accepts
+
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/city"}},
+    "required": ["city"],
+    "additionalProperties": False,
+    "$defs": {"city": {"type": "string", "minLength": 1}},
+}
+CALL = '<tool_call>{"name":"weather","arguments":{"city":"Rome"}}</tool_call>'
+PASSAGES = [
+    ("a", "The return window is 30 days. Items must be “unused”."),
+    ("b", "Übermorgen: within 30 days\nof purchase."),
+    ("empty", " "),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("no call at all <tool", True),
+        (f"so: {CALL} and {CALL} done", True),
+        ("<tool_call>", False),
+        (CALL.replace("Rome", ""), False),
+        (CALL.replace("weather", "time"), False),
+        (CALL + "<tool_call>x", False),
+        ('<tool_call>{"name":"clock","arguments":{}}</tool_call>', True),
+    ],
+)
+def test_tool_calls(compiler, text, fits):
+    """Text is free until the trigger, then a call of one tool, then free again."""
+    tools = {"weather": WEATHER, "clock": {"type": "object", "additionalProperties": False}}
+    assert accepts(tool_calls(tools), text, tokenizer=compiler) is fits
+    if "</tool_call>" not in text:
+        assert not accepts(tool_calls(tools, required=True), text, tokenizer=compiler)
+
+
+def test_tags_may_share_a_trigger(compiler):
+    """After a common trigger the beginnings of the tags decide which content follows."""
+    tags = [
+        Tag("<f=int>", Constraint("regex", "[0-9]+"), "</f>"),
+        Tag("<f=word>", Constraint("choices", '["yes","no"]'), "</f>"),
+    ]
+    constraint = structural_tags(tags, triggers=["<f="], at_most=2)
+    for text, fits in (
+        ("a<f=int>12</f>b<f=word>no</f>", True),
+        ("<f=int>no</f>", False),
+        ("<f=other>", False),
+        ("<f=int>1</f>" * 3, False),
+    ):
+        assert accepts(constraint, text, tokenizer=compiler) is fits
+    for text in samples(constraint, 5):
+        assert len(re.findall("<f=", text)) <= 2
+    with pytest.raises(ConstraintError, match="none of the triggers"):
+        structural_tags(tags, triggers=["<f=int"])
+    with pytest.raises(ConstraintError, match="part of another"):
+        structural_tags(tags, triggers=["<f=", "<f=int"])
+
+
+def test_a_union(compiler, build):
+    """A union accepts what any part accepts, and nothing else."""
+    both = union([build(regex="[0-9]+"), build(schema={"type": "array"}), build(choices=["n"])])
+    for text, fits in (("12", True), ("[1,[]]", True), ("n", True), ("[1", False), ("nn", False)):
+        assert accepts(both, text, tokenizer=compiler) is fits
+    with pytest.raises(ConstraintError, match="lark"):
+        union([both])
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("30 days", True),
+        ("Items must be “unused”.", True),
+        ("Übermorgen: within 30 days\nof", True),
+        ("30 day", False),
+        ("days. Übermorgen", False),
+        (" days", False),
+        ("", False),
+    ],
+)
+def test_quotes_are_whole_words_of_one_passage(compiler, text, fits):
+    """A quote is a run of whole words of one passage, without space at its ends."""
+    constraint = default_analyser().quote(PASSAGES)
+    assert accepts(constraint, text, tokenizer=compiler) is fits
+
+
+def test_quotes_are_found_again(compiler, draw):
+    """What is drawn from the mask is found in the passages, with document and offsets."""
+    analyser = default_analyser()
+    texts = dict(PASSAGES)
+    constraint = analyser.quote(PASSAGES)
+    for seed in range(10):
+        quote = draw(compiler, constraint, seed)
+        spans = analyser.locate(PASSAGES, quote)
+        assert spans
+        for span in spans:
+            assert texts[span.document][span.start : span.end] == quote
+    assert analyser.locate(PASSAGES, "30 days") == (Span("a", 21, 28), Span("b", 19, 26))
+    with pytest.raises(ConstraintError, match="no passage"):
+        analyser.quote([("x", "  ")])
+
+
+def test_items_that_must_differ(compiler, build, draw):
+    """Masks leave out what would repeat an item; drawn arrays have distinct items."""
+    schema = {
+        "type": "array",
+        "items": {"type": "string", "pattern": "^[ab]{1,9}$"},
+        "uniqueItems": True,
+        "minItems": 3,
+        "maxItems": 5,
+    }
+    for seed in range(20):
+        items = json.loads(draw(compiler, build(schema=schema), seed))
+        assert 3 <= len(set(items)) == len(items)
+
+
+def test_names_that_must_differ(compiler, build):
+    """Where members are counted, the same name twice does not count twice."""
+    constraint = build(schema={"type": "object", "minProperties": 2, "additionalProperties": {}})
+    assert accepts(constraint, '{"a":1,"b":1}', tokenizer=compiler)
+    assert not accepts(constraint, '{"a":1,"a":1}', tokenizer=compiler)
+    matcher = compiler.matcher(constraint)
+    tokens = list(compiler.tokenizer.ll.tokenize_str('{"a":1,"ab":{"a":1}'))
+    for token in tokens:
+        matcher.accept(token)
+    twin = matcher.copy()
+    twin.rollback(len(tokens))
+    assert twin.accepts_prefix(tokens) == len(tokens)
+    assert matcher.closing(50) is not None
+    *before, last = compiler.tokenizer.ll.tokenize_str(',"a"')
+    for token in before:
+        matcher.accept(token)
+    with pytest.raises(ConstraintError, match="repeats"):
+        matcher.accept(last)
+
+
+def test_a_reasoning_block_before_checked_json(compiler, build):
+    """The check of distinct items begins behind the text named by `after`."""
+    schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    constraint = build(schema=schema, after="</think>")
+    assert accepts(constraint, '["a","a"]</think>["a","b"]', tokenizer=compiler)
+    assert not accepts(constraint, '</think>["a","a"]', tokenizer=compiler)

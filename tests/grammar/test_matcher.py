@@ -1,0 +1,155 @@
+"""The matcher's contract: masks, ends, rollback, copies, forced tokens, the way to the end."""
+
+import json
+
+import numpy as np
+import pytest
+
+from phloem.errors import ConstraintError
+from phloem.grammar.spec import Constraint
+
+ANSWER = {
+    "type": "object",
+    "properties": {
+        "answer": {"type": "string"},
+        "sources": {"type": "array", "items": {"type": "integer"}, "minItems": 1},
+        "confidence": {"enum": ["low", "medium", "high"]},
+    },
+    "required": ["answer", "sources", "confidence"],
+    "additionalProperties": False,
+}
+
+
+def encode(compiler, text):
+    return list(compiler.tokenizer.ll.tokenize_str(text))
+
+
+def decode(compiler, tokens):
+    return compiler.tokenizer.ll.decode_bytes(tokens).decode()
+
+
+def test_the_end_is_allowed_exactly_where_the_text_is_complete(compiler, allowed_tokens):
+    """End-of-sequence ids are in the mask in accepting states, and nowhere else."""
+    ends = set(compiler.tokenizer.eos_ids)
+    assert len(ends) > 1
+    matcher = compiler.matcher(Constraint("regex", "abc?"))
+    for letter, complete, finished in (("a", False, False), ("b", True, False), ("c", True, True)):
+        matcher.accept(encode(compiler, letter)[0])
+        found = set(allowed_tokens(compiler, matcher))
+        assert matcher.is_complete() is complete
+        assert found & ends == (ends if complete else set())
+        assert matcher.is_finished() is finished is (found == ends)
+
+
+def test_masks_go_into_numpy_and_torch_buffers_alike(compiler):
+    """The same bits are written whatever array the engine owns, and a wrong size is refused."""
+    torch = pytest.importorskip("torch")
+    matcher = compiler.matcher(Constraint("regex", "[a-f]+"))
+    ours = np.zeros(compiler.tokenizer.words, dtype=np.int32)
+    theirs = torch.zeros(compiler.tokenizer.words, dtype=torch.int32)
+    assert matcher.fill_mask(ours)
+    assert matcher.fill_mask(theirs)
+    assert ours.any()
+    assert (theirs.numpy() == ours).all()
+    with pytest.raises(ValueError, match="bytes"):
+        matcher.fill_mask(ours[1:].copy())
+
+
+def test_rollback_and_copies(compiler, allowed_tokens):
+    """After a rollback, also over the end, the mask is as before; a copy goes its own way."""
+    matcher = compiler.matcher(Constraint("regex", "(yes|no), because"))
+    tokens = encode(compiler, "yes, bec")
+    masks = []
+    for token in tokens:
+        masks.append(allowed_tokens(compiler, matcher))
+        matcher.accept(token)
+    twin = matcher.copy()
+    assert twin.accepts_prefix(encode(compiler, "ause")) == len(encode(compiler, "ause"))
+    for token in [*encode(compiler, "ause"), compiler.tokenizer.eos_ids[0]]:
+        twin.accept(token)
+    assert twin.is_finished()
+    assert not matcher.is_complete()
+    twin.rollback(1)
+    assert twin.is_complete()
+    for mask in reversed(masks):
+        matcher.rollback(1)
+        assert allowed_tokens(compiler, matcher) == mask
+    with pytest.raises(ValueError, match="undo"):
+        matcher.rollback(1)
+
+
+def test_looking_ahead_changes_nothing(compiler, allowed_tokens):
+    """`accepts_prefix` counts the tokens that fit and leaves the state alone."""
+    matcher = compiler.matcher(Constraint("regex", "abcd"))
+    before = allowed_tokens(compiler, matcher)
+    assert matcher.accepts_prefix([encode(compiler, letter)[0] for letter in "abxd"]) == 2
+    assert allowed_tokens(compiler, matcher) == before
+
+
+def test_errors_are_never_silent(compiler):
+    """A token outside the mask is an error at once, and every later call repeats it."""
+    matcher = compiler.matcher(Constraint("regex", "ab"))
+    with pytest.raises(ConstraintError):
+        matcher.accept(encode(compiler, "x")[0])
+    for call in (matcher.is_complete, matcher.is_finished, matcher.forced):
+        with pytest.raises(ConstraintError):
+            call()
+
+
+def test_forced_tokens_are_the_tokenizers_own(compiler):
+    """Where one text only is allowed, forced tokens are its encoding and end before a choice."""
+    matcher = compiler.matcher(Constraint("json_schema", json.dumps(ANSWER)))
+    forced = matcher.forced()
+    text = decode(compiler, forced)
+    assert '{"answer":"'.startswith(text)
+    assert len(text) > 5
+    assert forced == encode(compiler, '{"answer":"')[: len(forced)]
+    free = compiler.matcher(Constraint("regex", "[ab]c"))
+    assert free.forced() == []
+
+
+@pytest.mark.parametrize(
+    ("constraint", "so_far"),
+    [
+        (Constraint("json_schema", json.dumps(ANSWER)), ""),
+        (Constraint("json_schema", json.dumps(ANSWER)), '{"answer":"it is \\"'),
+        (Constraint("json_schema", json.dumps(ANSWER)), '{"answer":"","sources":[12'),
+        (Constraint("json_schema", "{}"), '[[{"a":[{"b":"'),
+        (Constraint("regex", r"(yes|no), because [a-z ,]{10,60}\."), "yes, bec"),
+        (Constraint("regex", "[🦊]{3}"), "🦊"),
+        (Constraint("choices", '["left","right"]'), "r"),
+        (Constraint("regex", "[0-9]{4}-[0-9]{2}", after="</think>"), "let me </thi"),
+    ],
+)
+def test_closing_completes_the_text(compiler, constraint, so_far):
+    """The way to the end is accepted token by token, complete, and no longer than its limit."""
+    matcher = compiler.matcher(constraint)
+    for token in encode(compiler, so_far):
+        matcher.accept(token)
+    tokens = matcher.closing(200)
+    assert tokens
+    assert matcher.closing(len(tokens) - 1) is None
+    assert matcher.closing(len(tokens)) == tokens
+    for token in tokens:
+        matcher.accept(token)
+    assert matcher.is_complete()
+    assert matcher.closing(0) == []
+
+
+def test_a_constraint_after_a_reasoning_block(compiler, allowed_tokens):
+    """Before the trigger all text is free but the end; behind it the constraint holds."""
+    rule = Constraint("regex", "[0-9]+", after="</think>")
+    matcher = compiler.matcher(rule)
+    ends = set(compiler.tokenizer.eos_ids)
+    for token in encode(compiler, 'no "limits" 🦊</think>'):
+        assert not ends & set(allowed_tokens(compiler, matcher))
+        matcher.accept(token)
+    texts = {decode(compiler, [token]) for token in allowed_tokens(compiler, matcher)}
+    assert texts
+    assert all(text.isdecimal() and text.isascii() for text in texts)
+    special = Constraint("regex", "[0-9]+", after="<|im_start|>")
+    start = compiler.tokenizer.special_ids["<|im_start|>"]
+    other = compiler.matcher(special)
+    for token in [*encode(compiler, "free"), start, *encode(compiler, "7")]:
+        other.accept(token)
+    assert other.is_complete()

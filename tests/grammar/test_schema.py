@@ -1,0 +1,211 @@
+"""JSON Schema constraints: what validates is reachable, what does not is not, or a refusal."""
+
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from phloem.errors import ConstraintError
+from phloem.grammar.testing import accepts, accepts_json
+
+LITERALS = {"enum": [None, True, 'say "hi"', "C:\\tmp", "上海", "http://h.example/p", "naïve"]}
+NODE = {
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {
+                "v": {"type": "integer"},
+                "kids": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 2},
+            },
+            "required": ["v"],
+            "additionalProperties": False,
+        }
+    },
+    "$ref": "#/$defs/node",
+}
+KEYS = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}, "t": {"const": "ok"}},
+    "required": ["t"],
+    "patternProperties": {"^x[0-9]$": {"type": "boolean"}},
+    "additionalProperties": {"type": "string", "maxLength": 5},
+}
+VARIANTS = {
+    "type": "object",
+    "properties": {"id": {"type": "integer"}},
+    "required": ["id"],
+    "anyOf": [
+        {"properties": {"k": {"const": "a"}}, "required": ["k"]},
+        {"properties": {"k": {"const": "b"}}, "required": ["k"]},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "yes", "no"),
+    [
+        (
+            LITERALS,
+            ["null", "true", r'"say \"hi\""', r'"C:\\tmp"', '"上海"', r'"\u4e0a\u6d77"',
+             '"http://h.example/p"', '"naïve"'],
+            ["false", '"none"', r'"ä¸\u008aæµ·"', "None", "True"],  # noqa: RUF001
+        ),
+        ({"const": "naïve"}, ['"naïve"', r'"na\u00efve"', r'"na\u00EFve"'], ['"naive"']),
+        (
+            {"type": "string", "minLength": 2, "maxLength": 2},
+            ['"ab"', r'"\ud83d\ude00x"', '"😀x"', r'"\n\""'],
+            [r'"\ud83d\ude00"', '"a"', '"abc"', '"a\n"', r'"\ud83dx"', r'"a\x"'],
+        ),
+        ({"type": "string", "pattern": "^😀$", "minLength": 1, "maxLength": 1}, ['"😀"'], ['""']),
+        ({"type": "string", "enum": ["a\nb"], "maxLength": 3}, [r'"a\nb"'], ['"ab"']),
+        (NODE, ['{"v":1}', '{"v":1,"kids":[{"v":2,"kids":[]}]}'],
+         ['{"kids":[]}', '{"v":1,"kids":[{"w":2}]}']),
+        (
+            {"type": "object", "properties": {"a": {"type": "integer"},
+             "b": {"$ref": "#/properties/a"}}, "required": ["a", "b"],
+             "additionalProperties": False},
+            ['{"a":1,"b":2}'], ['{"a":1,"b":"2"}', '{"a":1}'],
+        ),
+        (
+            KEYS,
+            ['{"t":"ok"}', '{"n":1,"t":"ok","x1":true,"q":"hey"}'],
+            ['{"t":"ok","n":"ten"}', r'{"t":"ok","\u006e":"ten"}', '{"t":"ok","x1":"yes"}',
+             '{"t":"ok","q":1}', r'{"t":"ok","\u00781":"yes"}'],
+        ),
+        ({"type": "integer", "minimum": 3, "maximum": 12}, ["3", "9", "10", "12"],
+         ["2", "13", "3.5", '"3"', "-4", "03", "+3", "3e0"]),
+        ({"type": "integer", "minimum": -5, "maximum": -2}, ["-5", "-2"], ["-6", "-1", "2"]),
+        ({"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 2}, ["1"], ["0", "2"]),
+        ({"type": "number", "minimum": 0.5, "maximum": 0.75}, ["0.5", "0.62", "0.75"],
+         ["0.49", "0.76", "1", ".6"]),
+        ({"type": "number", "maximum": 1.7976931348623157e308}, ["12.5", "-3"], ["1e309"]),
+        (VARIANTS, ['{"id":1,"k":"a"}'],
+         ['{"k":"a"}', '{"id":1}', '{"id":"1","k":"b"}', '{"id":1,"k":"c"}']),
+        ({**VARIANTS, "oneOf": VARIANTS["anyOf"]}, ['{"id":1,"k":"b"}'], ['{"id":1}']),
+    ],
+)  # fmt: skip
+def test_texts_against_schemas(compiler, build, schema, yes, no):
+    """A JSON text is accepted, token by token, exactly if the value it spells validates."""
+    constraint = build(schema=schema)
+    for text in yes:
+        assert accepts(constraint, text, tokenizer=compiler), text
+    for text in no:
+        assert not accepts(constraint, text, tokenizer=compiler), text
+
+
+@pytest.mark.parametrize(
+    ("schema", "yes", "no"),
+    [
+        ({"allOf": [{"required": ["id"]}, {"required": ["k"]}], "type": "object"},
+         [{"id": 1, "k": 2}], [{"id": 1}, {"k": 1}, {}]),
+        ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}], "type": "object"},
+         [{"a": 1}, {"b": 1}], [{}, {"a": 1, "b": 1}]),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, [0.5, -2.25], [3, 0, "a"]),
+        ({"not": {"enum": ["a", [1], {"b": 2}]}}, ["b", [2], [1, 1], {"b": 3}, {}, None],
+         ["a", [1], {"b": 2}]),
+        ({"type": "object", "dependencies": {"a": ["b"], "c": {"required": ["d"]}}},
+         [{"a": 1, "b": 2}, {"b": 1}, {"c": 1, "d": 2}], [{"a": 1}, {"c": 1}]),
+        ({"if": {"properties": {"k": {"const": 1}}, "required": ["k"]},
+          "then": {"required": ["x"]}, "else": {"maxProperties": 1}, "type": "object"},
+         [{"k": 1, "x": 2}, {"k": 2}, {}], [{"k": 1}, {"k": 2, "x": 3}]),
+        ({"type": "object", "propertyNames": {"pattern": "^[a-c]+$"}}, [{"ab": 1}, {}],
+         [{"d": 1}]),
+        ({"type": "object", "minProperties": 1, "maxProperties": 2,
+          "properties": {"a": {}, "b": {}, "c": {}}, "additionalProperties": False},
+         [{"a": 1}, {"b": 1, "c": 1}], [{}, {"a": 1, "b": 1, "c": 1}]),
+        ({"type": "object", "patternProperties": {"^a": {"type": "integer"},
+          "z$": {"minimum": 5}}, "additionalProperties": False},
+         [{"a": 1}, {"bz": 5}, {"az": 6}], [{"az": 4}, {"az": "x"}, {"q": 1}]),
+        ({"type": "array", "contains": {"const": 1}, "maxItems": 3}, [[1], [0, 1], [2, 2, 1]],
+         [[], [2], [0, 0, 0, 1]]),
+        ({"type": "array", "items": {"enum": [1, 2, "a"]}, "uniqueItems": True},
+         [[], [2, 1], ["a", 1, 2]], [[1, 1], ["a", 2, "a"]]),
+        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+         [[], ["a", "b"], ["ab", "a"]], [["a", "a"], ["a", "b", "a"]]),
+        ({"type": "array", "uniqueItems": True}, [[1, True, [1]], [{"a": 1}, {"a": 2}]],
+         [[1, 1.0], [{"a": 1, "b": 2}, {"b": 2, "a": 1}]]),
+        ({"type": "object", "minProperties": 2}, [{"a": 1, "b": 1}], [{"a": 1}]),
+        ({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer",
+          "minimum": 3, "exclusiveMinimum": True}, [4], [3]),
+        ({"$schema": "http://json-schema.org/draft-07/schema#", "properties":
+          {"a": {"$ref": "#/definitions/i", "maximum": 1}}, "definitions":
+          {"i": {"type": "integer"}}}, [{"a": 5}], [{"a": "5"}]),
+        ({"$schema": "https://json-schema.org/draft/2020-12/schema", "format": "email"},
+         ["no email"], []),
+        ({"type": "string", "format": "date"}, ["2024-02-29"], ["2023-02-29", "2024-1-1"]),
+        ({"type": "string", "format": "ports"}, ["anything"], []),
+        ({"type": "string", "format": "iri"}, ["http://ex.ämple/"], ["not-an-iri"]),
+        ({"x-custom": 1, "type": "null"}, [None], [0]),
+        ({"type": ["string", "null"], "nullable": True}, [None, "a"], [1]),
+        ({"type": "boolean"}, [True], [1, "true"]),
+    ],
+)  # fmt: skip
+def test_values_against_schemas(compiler, schema, yes, no):
+    """A value is accepted exactly if a validator of the schema's dialect accepts it."""
+    for value in yes:
+        assert accepts_json(schema, value, tokenizer=compiler), value
+    for value in no:
+        assert not accepts_json(schema, value, tokenizer=compiler), value
+
+
+@pytest.mark.parametrize(
+    ("schema", "word", "details"),
+    [
+        ({"$ref": "#"}, "itself", {"keyword": "$ref"}),
+        ({"$ref": "#/$defs/nope"}, "nope", {"reference": "#/$defs/nope"}),
+        ({"properties": {"a": {"$ref": "other.json#/x"}}}, "other.json", {"keyword": "$ref"}),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "finite", {}),
+        ({"allOf": [{"type": "string"}, {"type": "null"}]}, "no finite", {"path": "$"}),
+        ({"enum": []}, "no finite", {}),
+        ({"properties": {"a": {"unevaluatedItems": False}}}, "unevaluatedItems",
+         {"keyword": "unevaluatedItems", "path": "$.properties.a"}),
+        ({"properties": {"a": {"pattern": r"(a)\1"}}}, "backreference", {"position": 3}),
+        ({"items": {"type": "strin"}}, "strin", {"keyword": "type", "path": "$.items"}),
+        ({"minLength": -1}, "minLength", {"keyword": "minLength"}),
+        ({"not": {"multipleOf": 3}, "type": "integer"}, "multipleOf", {"keyword": "multipleOf"}),
+        ({"required": "a"}, "required", {"keyword": "required"}),
+        ("{", "JSON", {}),
+        ("[1]", "object or a boolean", {}),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_keyword_and_its_path(build, schema, word, details):
+    """What can't be enforced in full is an error before any token, and says where it is."""
+    with pytest.raises(ConstraintError, match=word) as caught:
+        build(schema=schema)
+    for name, value in details.items():
+        assert caught.value.details[name] == value
+
+
+def test_bounded_white_space(compiler, build):
+    """With whitespace, a bounded run of it may stand between tokens; without, none at all."""
+    schema = {"type": "object", "properties": {"a": {"type": "array"}}, "required": ["a"]}
+    loose, compact = build(schema=schema, whitespace=True), build(schema=schema)
+    spaced = '{\n  "a" : [ 1 ,\t2 ]\n}'
+    assert accepts(loose, spaced, tokenizer=compiler)
+    assert not accepts(compact, spaced, tokenizer=compiler)
+    assert accepts(loose, '{"a":[1,2]}', tokenizer=compiler)
+    assert not accepts(loose, '{"a":' + " " * 33 + "[]}", tokenizer=compiler)
+    assert not accepts(loose, ' {"a":[]}', tokenizer=compiler)
+
+
+def test_members_come_in_the_schemas_order(compiler, build):
+    """The order of members is that of the schema, whatever order its keywords merge in."""
+    schema = {
+        "properties": {"b": {}, "a": {}},
+        "allOf": [{"properties": {"c": {}, "a": {"type": "integer"}}}],
+        "required": ["a", "d", "c"],
+        "type": "object",
+    }
+    constraint = build(schema=schema)
+    assert accepts(constraint, '{"b":1,"a":2,"c":3,"d":4,"zz":5}', tokenizer=compiler)
+    assert not accepts(constraint, '{"a":2,"b":1,"c":3,"d":4}', tokenizer=compiler)
+    value = {"d": 4, "zz": 5, "c": 3, "b": 1, "a": 2}
+    assert accepts_json(schema, value, tokenizer=compiler)
+
+
+def test_generated_texts_validate(compiler, build, draw):
+    """Texts drawn at random through the masks are JSON that keeps to the schema's limits."""
+    for schema in (KEYS, VARIANTS, NODE, LITERALS):
+        check = Draft202012Validator(schema)
+        for seed in range(6):
+            assert check.is_valid(json.loads(draw(compiler, build(schema=schema), seed)))
