@@ -12,6 +12,7 @@ import dataclasses
 import os
 import threading
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 
@@ -72,6 +73,7 @@ class EmbeddedBackend(Backend):
         max_rows: int = 512,
         inter_token_ms: float | None = None,
         pinned_share: float = 0.25,
+        eviction: Literal["program", "lru"] = "program",
         prefix_cache: bool = True,
         jump_forward: bool = True,
     ) -> None:
@@ -86,6 +88,7 @@ class EmbeddedBackend(Backend):
             max_rows=max_rows,
             inter_token_ms=inter_token_ms,
             pinned_share=pinned_share,
+            eviction=eviction,
             prefix_cache=prefix_cache,
             jump_forward=jump_forward,
         )

@@ -31,6 +31,7 @@ from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.messages import Failed, Generated, Message, Progress, Scored
 from phloem.runtime.engine.noise import Noise
 from phloem.runtime.engine.params import check_params, make_output_text
+from phloem.runtime.engine.radix_cache import Interest
 from phloem.runtime.engine.scoring import Scoring
 from phloem.runtime.engine.sequence import Sequence as TokenSequence
 from phloem.runtime.engine.transcript import Prompt, Transcript
@@ -73,6 +74,7 @@ class EmbeddedSession(Session):
         self._busy = self._cancelling = False
         self._closed = False
         self._children = 0
+        self._interest = Interest()
 
     @property
     def id(self) -> str:
@@ -154,6 +156,7 @@ class EmbeddedSession(Session):
             jump=self._services.jump_forward,
             deadline=self._place.deadline,
             priority=self._place.priority,
+            interest=self._interest,
         )
 
     async def _constrained(self, constraint: Constraint | None) -> Constrained | None:
@@ -177,6 +180,7 @@ class EmbeddedSession(Session):
                 bare=empty_context,
                 deadline=self._place.deadline,
                 priority=self._place.priority,
+                interest=self._interest,
             )
             try:
                 self._submit(job, mailbox)
@@ -219,7 +223,8 @@ class EmbeddedSession(Session):
         )
 
     def hint(self, next_use: int | None) -> None:
-        """See `Session`. Eviction goes by recency so far, so the advice is not needed."""
+        """See `Session`. Decides, with `eviction="program"`, which KV is given up first."""
+        self._services.engine.expect(self._interest, next_use)
 
     async def cancel(self) -> None:
         """See `Session`."""
@@ -230,6 +235,7 @@ class EmbeddedSession(Session):
     async def close(self) -> None:
         """See `Session`."""
         self._closed = True
+        self._services.engine.expect(self._interest, None)
         await self.cancel()
 
     @contextlib.contextmanager

@@ -69,6 +69,8 @@ def _start(state: EngineState, job: Job) -> None:
     state.waiting.serve(job)
     state.running.append(job)
     state.kv.attach(job.seq)
+    job.interest.queued = False
+    state.cache.settle(job.interest, None)
     if job.clock.started is None:
         job.clock.started = time.monotonic()
         job.reused = min(job.seq.computed, job.prompt)

@@ -19,6 +19,7 @@ def audit(state: EngineState) -> None:
     * every holder of a page is a running sequence or a pin, and every cached page one node;
     * only full pages have children, children are in order, and no two have equal tokens;
     * a sequence's published pages are the nodes of its tokens;
+    * every interest stands at the node that it names;
     * a node is written in place by exactly one sequence, or by none.
     """
     size = state.pool.page_size
@@ -40,6 +41,7 @@ def audit(state: EngineState) -> None:
         assert not node.children or len(node.tokens) == size, "a partial page has children"
         assert node.keys == [child.tokens for child in node.children], "keys and children differ"
         assert node.keys == sorted(set(node.keys)), "children out of order, or twice"
+        assert all(i.node is node for i in node.interests), "an interest at a wrong node"
         assert all(child.parent is node for child in node.children), "a wrong parent"
 
     free = state.pool.free_pages()

@@ -20,6 +20,7 @@ from phloem.errors import Cancelled, Overloaded, PromptTooLong
 from phloem.runtime.engine.audit import audit
 from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.messages import Failed
+from phloem.runtime.engine.radix_cache import Interest
 from phloem.runtime.engine.scheduler import step
 from phloem.runtime.engine.state import EngineConfig, EngineState, Stats
 from phloem.runtime.engine.vocabulary import Vocabulary
@@ -73,6 +74,10 @@ class Engine:
     def cancel(self, job: Job) -> None:
         """End a job with `Cancelled` before the next forward pass; nothing if it has ended."""
         self._post(lambda: self._withdraw(job), lambda: None)
+
+    def expect(self, interest: Interest, next_use: int | None) -> None:
+        """Change what is known of a session's next use of its KV; does not wait for that."""
+        self._post(lambda: self._state.cache.expect(interest, next_use), lambda: None)
 
     def call(self, action: Callable[[EngineState], T]) -> Future[T]:
         """Run `action` on the state, between two steps."""
@@ -138,7 +143,7 @@ class Engine:
             state.stats.failed += 1
             job.deliver(Failed(_overloaded(state)))
             return
-        state.waiting.add(job)
+        state.enqueue(job)
 
     def _withdraw(self, job: Job) -> None:
         if self._state.has(job):

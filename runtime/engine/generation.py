@@ -20,6 +20,7 @@ from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.messages import Deliver, Generated, Progress
 from phloem.runtime.engine.noise import Noise
 from phloem.runtime.engine.output_text import OutputText, Piece
+from phloem.runtime.engine.radix_cache import Interest
 from phloem.runtime.engine.sampler import Draw
 from phloem.runtime.engine.sequence import Sequence
 from phloem.runtime.engine.vocabulary import Vocabulary
@@ -61,8 +62,9 @@ class Generation(Job):
         jump: bool = True,
         deadline: float | None = None,
         priority: int = 0,
+        interest: Interest | None = None,
     ) -> None:
-        super().__init__(seq, deliver, deadline=deadline, priority=priority)
+        super().__init__(seq, deliver, deadline=deadline, priority=priority, interest=interest)
         self.params = params
         self.constrained = constrained
         self.border = border

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from phloem.programs.protocol import Timing
 from phloem.runtime.engine.messages import Deliver
+from phloem.runtime.engine.radix_cache import Interest
 from phloem.runtime.engine.sequence import Sequence
 
 __all__ = ["Clock", "Job"]
@@ -43,7 +44,8 @@ class Clock:
 class Job(ABC):
     """`seq` holds the tokens the job starts from.
 
-    `deadline` is a `time.monotonic()` instant. `prompt`, `reused` and `prefilled` are tokens,
+    `deadline` is a `time.monotonic()` instant; `interest` is the one of the job's session.
+    `prompt`, `reused` and `prefilled` are tokens,
     as in `Usage`; `reused` is set when the job first runs. Of the prompt's tokens the first
     `base` stay as they are (all but a healed border), and the first `reusable` may come from
     the cache (those after them are computed for their logits).
@@ -58,11 +60,13 @@ class Job(ABC):
         *,
         deadline: float | None = None,
         priority: int = 0,
+        interest: Interest | None = None,
     ) -> None:
         self.seq = seq
         self.deliver = deliver
         self.deadline = deadline
         self.priority = priority
+        self.interest = interest or Interest()
         self.clock = Clock()
         self.ticket: int | None = None
         """Its place by arrival, once it has been queued."""

@@ -18,6 +18,7 @@ import torch
 from phloem.programs.protocol import ScoredChoice, Usage
 from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.messages import Deliver, Scored
+from phloem.runtime.engine.radix_cache import Interest
 from phloem.runtime.engine.sequence import Sequence
 from phloem.runtime.engine.sequence_kv import SequenceKV
 
@@ -62,8 +63,9 @@ class Scoring(Job):
         bare: bool = False,
         deadline: float | None = None,
         priority: int = 0,
+        interest: Interest | None = None,
     ) -> None:
-        super().__init__(seq, deliver, deadline=deadline, priority=priority)
+        super().__init__(seq, deliver, deadline=deadline, priority=priority, interest=interest)
         self._choices = choices
         self._given = [_Branch(choice.tokens, False) for choice in choices]
         self._bare = [_Branch(choice.tokens, True) for choice in choices if bare]

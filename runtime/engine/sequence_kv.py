@@ -145,18 +145,23 @@ class SequenceKV:
         elif seq.tail is not None:
             self.cache.extend(seq.tail, rest)
         else:
-            if closest is not None and closest.tokens == rest[:shared]:
-                self._forget_unlocked(closest)
             seq.tail = self.cache.add(seq.node, rest, seq.pages[seq.published])
             seq.tail.writer = True
+            if closest is not None and closest.tokens == rest[:shared]:
+                self._replace_unlocked(closest, seq.tail)
 
-    def _forget_unlocked(self, node: Node) -> None:
-        """Drop a node whose tokens another page is about to hold too, unless it is in use."""
+    def _replace_unlocked(self, node: Node, by: Node) -> None:
+        """Drop a node whose tokens another page holds too now, unless it is in use."""
         if not self.pool.holders[node.page] and not node.children:
+            for interest in list(node.interests):
+                self.cache.settle(interest, by)
             self.cache.drop(node)
 
-    def detach(self, seq: Sequence, *, cold: bool = False) -> None:
-        """Give every page back. `cold`: what the cache keeps of it is the first to be evicted."""
+    def detach(self, seq: Sequence, *, cold: bool = False) -> Node | None:
+        """Give every page back; returns the cache's last node of the sequence.
+
+        `cold`: what the cache keeps of it is the first to be evicted.
+        """
         last = seq.tail or seq.node
         self._leave_tail(seq)
         for page in seq.pages:
@@ -166,6 +171,7 @@ class SequenceKV:
         seq.node = None
         if last is not None:
             self.cache.touch(last, cold=cold)
+        return last
 
     def _leave_tail(self, seq: Sequence) -> None:
         if seq.tail is not None:

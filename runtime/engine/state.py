@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
+from typing import Literal
 
 from phloem.errors import Cancelled, ConfigError, EngineError, PhloemError
 from phloem.runtime.engine.job import Job
@@ -41,8 +42,9 @@ class EngineConfig:
     between two tokens, as far as the chunks decide it: they are made as long as the engine
     computes in that time, by its own measurements. None: chunks are as long as `max_rows`
     allows. `pinned_share` bounds pinned prefixes, as a share of
-    the pool. `prefix_cache=False` keeps no KV at all between steps. `jump_forward=False` takes
-    dictated tokens one by one (the tokens are the same).
+    the pool. `eviction` decides which cached page goes first: by what programs tell of their next
+    steps ("program"), or the least recently used ("lru"). `prefix_cache=False` keeps no KV at all
+    between steps. `jump_forward=False` takes dictated tokens one by one (the tokens are the same).
     """
 
     kv_tokens: int | None = None
@@ -53,6 +55,7 @@ class EngineConfig:
     max_rows: int = 512
     inter_token_ms: float | None = None
     pinned_share: float = 0.25
+    eviction: Literal["program", "lru"] = "program"
     prefix_cache: bool = True
     jump_forward: bool = True
 
@@ -77,6 +80,7 @@ class EngineConfig:
                 self.max_rows >= self.max_running + 2,
                 f"at least max_running + 2 = {self.max_running + 2}, or prompts might starve",
             ),
+            ("eviction", self.eviction in ("program", "lru"), "'program' or 'lru'"),
             ("pinned_share", 0 <= self.pinned_share <= 1, "from 0 to 1"),
         ]
         for name, holds, allowed in rules:
@@ -109,7 +113,7 @@ class EngineState:
         self.config = config
         pages = config.kv_tokens // config.page_size
         self.pool = KVPool(decoder.new_kv(pages, config.page_size), pages)
-        self.cache = RadixCache(self.pool)
+        self.cache = RadixCache(self.pool, hints=config.eviction == "program")
         self.kv = SequenceKV(self.pool, self.cache, sharing=config.prefix_cache)
         self.pins = Pins(self.kv, int(pages * config.pinned_share))
         self.waiting = WaitingJobs(lambda job: self.kv.cached_prefix(job.seq), config.overtakes)
@@ -135,16 +139,26 @@ class EngineState:
         turns = 1 + len(self.waiting) / self.config.max_running
         return round(turns * self.recent_job_s, 1)
 
+    def enqueue(self, job: Job) -> None:
+        """Let a job wait; what is cached of it is not given up lightly."""
+        job.interest.queued = True
+        self.cache.settle(job.interest, job.interest.node)
+        self.waiting.add(job)
+
     def leave(self, job: Job) -> None:
         """Take a job out, wherever it stands; what it has computed stays cached."""
+        job.interest.queued = False
         if job in self.waiting:
+            self.cache.settle(job.interest, job.interest.node)
             self.waiting.remove(job)
             return
         self.running.remove(job)
         self.memory_tight = False
         for seq in job.sequences():
             self.kv.publish(seq)
-            self.kv.detach(seq, cold=seq is not job.seq)
+            last = self.kv.detach(seq, cold=seq is not job.seq)
+            if seq is job.seq:
+                self.cache.settle(job.interest, last)
         started = job.clock.started or job.clock.arrived
         self.recent_job_s += 0.1 * (time.monotonic() - started - self.recent_job_s)
 
@@ -186,10 +200,12 @@ class EngineState:
         """Give a running job's pages back, keep its tokens, and let it wait to go on."""
         for seq in job.sequences():
             self.kv.publish(seq)
-            self.kv.detach(seq)
+            last = self.kv.detach(seq)
+            if seq is job.seq:
+                self.cache.settle(job.interest, last)
         if isinstance(job, Scoring):
             job.restart()
         self.running.remove(job)
-        self.waiting.add(job)
+        self.enqueue(job)
         self.memory_tight = True
         self.stats.suspended += 1

@@ -52,6 +52,7 @@ async def test_nothing_is_loaded_before_it_is_needed():
         ({"overtakes": -1}, "overtakes"),
         ({"inter_token_ms": 0}, "inter_token_ms"),
         ({"max_rows": 16}, "max_rows"),
+        ({"eviction": "random"}, "eviction"),
         ({"pinned_share": 1.5}, "pinned_share"),
     ],
 )

@@ -25,6 +25,7 @@ from phloem.runtime.engine.messages import Failed, Generated, Progress, Scored
 from phloem.runtime.engine.noise import Noise
 from phloem.runtime.engine.params import make_output_text
 from phloem.runtime.engine.prefix import Prefix
+from phloem.runtime.engine.radix_cache import Interest
 from phloem.runtime.engine.scheduler import step
 from phloem.runtime.engine.scoring import Scoring
 from phloem.runtime.engine.sequence import Sequence
@@ -54,6 +55,7 @@ class Life:
     def __init__(self, transcript, namespace):
         self.transcript = transcript
         self.namespace = namespace
+        self.interest = Interest()
         self.job = None
         self.prompt = None
         self.messages = []
@@ -120,6 +122,7 @@ class Sessions(RuleBasedStateMachine):
     def close(self, pick):
         if self.lives:
             life = self.lives.pop(pick % len(self.lives))
+            self.state.cache.expect(life.interest, None)
             if life.job is not None:
                 self.state.cancel(life.job)
 
@@ -130,7 +133,7 @@ class Sessions(RuleBasedStateMachine):
         if job.prompt + job.requested() > self.state.max_tokens:
             return
         life.job = job
-        self.state.waiting.add(job)
+        self.state.enqueue(job)
 
     @rule(
         pick=PICK,
@@ -164,6 +167,7 @@ class Sessions(RuleBasedStateMachine):
             jump=jump,
             deadline=time.monotonic() - 1 if late else None,
             priority=pick % 2,
+            interest=life.interest,
         )
         self.submit(life, job)
 
@@ -175,12 +179,19 @@ class Sessions(RuleBasedStateMachine):
         prompt = life.prompt = life.transcript.prompt()
         tokens, scored = life.transcript.choices(prompt, choices)
         seq = Sequence(life.namespace, list(tokens), len(tokens) - 1)
-        self.submit(life, Scoring(seq, life.messages.append, choices=scored, bare=bare))
+        job = Scoring(seq, life.messages.append, choices=scored, bare=bare, interest=life.interest)
+        self.submit(life, job)
+
+    @rule(pick=PICK, next_use=st.sampled_from([None, 0, 1, 5]))
+    def hint(self, pick, next_use):
+        if self.lives:
+            interest = self.lives[pick % len(self.lives)].interest
+            self.state.cache.expect(interest, next_use)
 
     @rule(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=6))
     def pin(self, words):
         tokens = MODEL.tokenizer.encode("".join(words))
-        self.state.waiting.add(Prefix(Sequence("", tokens, len(tokens)), self.pins.append))
+        self.state.enqueue(Prefix(Sequence("", tokens, len(tokens)), self.pins.append))
 
     @rule(pick=PICK)
     def cancel(self, pick):

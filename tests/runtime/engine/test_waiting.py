@@ -171,7 +171,7 @@ def cost_of(tiny):
     def cost(n):
         state = EngineState(tiny.decoder, vocabulary, EngineConfig(kv_tokens=4096, max_running=4))
         for i in range(n + 4):
-            state.waiting.add(generation(i, 6))
+            state.enqueue(generation(i, 6))
         step(state)
         looked, calls = state.waiting.looked_at, 0
 
