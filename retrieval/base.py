@@ -17,6 +17,7 @@ from phloem.retrieval.filters import Filter
 __all__ = [
     "AddReport",
     "Document",
+    "Filter",
     "Hit",
     "Hits",
     "Index",
@@ -209,7 +210,10 @@ class Retriever(Protocol):
 
 @runtime_checkable
 class Reranker(Protocol):
-    """Puts candidates in a better order."""
+    """Puts candidates in a better order.
+
+    A run's record holds its `repr`, so that has to be the same in every process.
+    """
 
     name: str
     pool: int

@@ -23,6 +23,9 @@ class EmbeddingReranker:
         self.pool = pool
         self._embedder = embedder
 
+    def __repr__(self) -> str:
+        return f"EmbeddingReranker({self.name!r}, pool={self.pool})"
+
     def rerank(self, text: str, hits: Sequence[Hit]) -> Sequence[Hit]:
         """See `base.Reranker.rerank`. Scores are (1 + cosine) / 2."""
         vectors = self._embedder.embed([text, *(hit.text for hit in hits)])

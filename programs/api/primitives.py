@@ -21,7 +21,7 @@ from phloem.programs.executor import hub
 from phloem.programs.executor.frame import current
 from phloem.programs.executor.run import Run
 from phloem.programs.executor.sampling import STEP_OPTIONS, clean
-from phloem.retrieval.base import Hit, Hits, Mode
+from phloem.retrieval.base import Filter, Hit, Hits, Mode, Reranker
 
 __all__ = ["gen", "gen_int", "gen_string", "passages", "retrieve", "select"]
 
@@ -204,9 +204,13 @@ def _search(
     index: str | None = None,
     k: int | None = None,
     mode: Mode | None = None,
-    filter: Mapping[str, Any] | None = None,  # noqa: A002 - Elasticsearch's word
+    filter: Filter | Mapping[str, Any] | None = None,  # noqa: A002 - Elasticsearch's word
     fields: Sequence[str] | None = None,
     min_score: float | None = None,
+    highlight: bool | None = None,
+    rerank: Reranker | None = None,
+    raw: Mapping[str, Any] | None = None,
+    allow_partial: bool | None = None,
     timeout: float | None = None,
     retries: int = 0,
 ) -> Search:
@@ -219,6 +223,10 @@ def _search(
         "filter": filter,
         "fields": tuple(fields) if fields is not None else None,
         "min_score": min_score,
+        "highlight": highlight,
+        "rerank": rerank,
+        "raw": raw,
+        "allow_partial": allow_partial,
     }
     options = {key: value for key, value in given.items() if value is not None}
     return Search(name, text, options, timeout, retries)
@@ -233,9 +241,13 @@ def retrieve(
     index: str | None = None,
     k: int | None = None,
     mode: Mode | None = None,
-    filter: Mapping[str, Any] | None = None,  # noqa: A002 - Elasticsearch's word
+    filter: Filter | Mapping[str, Any] | None = None,  # noqa: A002 - Elasticsearch's word
     fields: Sequence[str] | None = None,
     min_score: float | None = None,
+    highlight: bool | None = None,
+    rerank: Reranker | None = None,
+    raw: Mapping[str, Any] | None = None,
+    allow_partial: bool | None = None,
     timeout: float | None = None,
     retries: int = 0,
 ) -> Hits:
@@ -255,6 +267,10 @@ def retrieve(
         filter=filter,
         fields=fields,
         min_score=min_score,
+        highlight=highlight,
+        rerank=rerank,
+        raw=raw,
+        allow_partial=allow_partial,
         timeout=timeout,
         retries=retries,
     )
