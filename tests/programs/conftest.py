@@ -59,6 +59,6 @@ def effects(state: Any) -> list[tuple[Any, ...]]:
         data = event.to_json()
         if data["type"] in {"ran", "branch_taken"}:
             continue
-        dropped = ("run", "seq", "at", "node", "timing", "trace_id", "took_ms", "file")
+        dropped = {"run", "seq", "at", "node", "timing", "trace_id", "took_ms", "file", "message"}
         found.append(tuple((k, repr(v)) for k, v in data.items() if k not in dropped))
     return found

@@ -85,8 +85,8 @@ def program(v, log):
 """
 
 
-def same(source: str) -> None:
-    function = load(HEAD + indent(source))
+def same(source: str, head: str = HEAD) -> None:
+    function = load(head + indent(source))
     assert outcome(function, opaque=False) == outcome(function, opaque=True)
 
 
@@ -103,9 +103,81 @@ def test_compiled_and_direct_traces_are_equal(source: str) -> None:
     same(source)
 
 
+STATE_LEAVES = st.one_of(
+    st.builds("s += {}".format, st.sampled_from(["'text'", "p", "str(q)", "ph.gen('a')"])),
+    st.builds("s += 'x' + ph.gen('{}') + str({}) + ph.gen('b')".format, NAMES, NAMES),
+    st.builds(
+        "s += [str({}), ph.gen('c', choices=['u', 'v']), note(1) and 'y' or '']".format, NAMES
+    ),
+    st.builds("s += ph.gen('a') if note({}) else 'z'".format, NAMES),
+    st.builds("s += ph.user(str({}) + ph.gen('a'))".format, NAMES),
+    st.builds("{} = s['{}']".format, NAMES, st.sampled_from(["a", "b", "p", "nope"])),
+    st.builds("forks = s.fork({})".format, st.integers(0, 3)),
+    st.just("forks += lambda i: str(i) + ph.gen('f')"),
+    st.builds("forks[{}] += 'only' + ph.gen('g')".format, st.integers(0, 2)),
+    st.builds(
+        "forks.join({!r})".format, st.sampled_from(["gather_variable", "concate_and_append"])
+    ),
+    st.just("helper(s)"),
+    st.builds("s.set_var('{}', {})".format, NAMES, NAMES),
+    st.builds("{} = [note(i) for i in range(2)]".format, NAMES),
+    st.just("return s['a']"),
+    st.just("raise ValueError(p)"),
+)
+
+
+def state_blocks(depth: int, loop: bool) -> st.SearchStrategy[str]:
+    leaves = (
+        st.one_of(STATE_LEAVES, st.sampled_from(["break", "continue"])) if loop else STATE_LEAVES
+    )
+    if depth == 0:
+        return leaves
+    body = st.lists(state_blocks(depth - 1, loop), min_size=1, max_size=3)
+    inner = st.lists(state_blocks(depth - 1, True), min_size=1, max_size=3)
+    block, looped = (found.map("\n".join).map(indent) for found in (body, inner))
+    return st.one_of(
+        leaves,
+        st.builds("with s.user():\n{}".format, block),
+        st.builds("with s.var_scope('{}'):\n{}".format, NAMES, block),
+        st.builds("with s.copy() as t:\n    t += 'c' + ph.gen('t')\n{}".format, block),
+        st.builds("if note({}):\n{}\nelse:\n{}".format, NAMES, block, block),
+        st.builds("for {} in range(2):\n{}".format, NAMES, looped),
+        st.builds("try:\n{}\nexcept (KeyError, ph.errors.ProgramError):\n{}".format, block, block),
+    )
+
+
+STATE_HEAD = """
+def program(s, v, log):
+    def note(*x, **k):
+        if len(log) > 30:
+            raise ValueError("enough")
+        log.append((x, k))
+        return len(log) % 3
+    def helper(x):
+        x += "h" + ph.gen("h")
+    p, q = "p", 0
+    forks = s.fork(1)
+"""
+
+
+@settings(max_examples=80, derandomize=True, **COMMON)
+@given(st.lists(state_blocks(2, False), min_size=1, max_size=6).map("\n".join))
+def test_state_style_traces_are_equal(source: str) -> None:
+    """The same for state style: additions, roles, scopes, forks, helpers that take the state."""
+    same(source, STATE_HEAD)
+
+
 @pytest.mark.slow
 @settings(max_examples=3000, **COMMON)
 @given(st.lists(blocks(3, False), min_size=1, max_size=7).map("\n".join))
 def test_larger_programs(source: str) -> None:
     """The same for many more and deeper programs."""
     same(source)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, **COMMON)
+@given(st.lists(state_blocks(3, False), min_size=1, max_size=8).map("\n".join))
+def test_larger_state_programs(source: str) -> None:
+    """The same for many more and deeper programs in state style."""
+    same(source, STATE_HEAD)

@@ -208,7 +208,8 @@ def outcome(function: Any, *, opaque: bool, **options: Any) -> Any:
     """Value or error, log, and effects of one run."""
     count = iter(range(1000))
     backend = ScriptedBackend(lambda *_: f"<{next(count)}>")
-    program = ph.function(opaque=opaque, prompts=PROMPTS)(function)
+    style = {} if "s" in function.__code__.co_varnames[:1] else {"prompts": PROMPTS}
+    program = ph.function(opaque=opaque, **style)(function)
     log: list[Any] = []
     events: list[Any] = []
     result: Any
@@ -220,7 +221,9 @@ def outcome(function: Any, *, opaque: bool, **options: Any) -> Any:
         result = ("value", repr(stream.state.value))
     except Exception as error:  # noqa: BLE001 - compared
         result = (type(error).__name__, str(error).split("\n")[0])
-    return result, repr(log), effects(events)
+    # Branches interleave as they please: each one's own order is what counts.
+    by_branch = sorted(effects(events), key=lambda effect: dict(effect).get("path", ""))
+    return result, repr(log), by_branch
 
 
 @pytest.mark.parametrize("name", CASES)
