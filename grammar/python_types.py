@@ -61,14 +61,12 @@ def constraint_of_type(target: Any) -> Constraint:
 
     `Literal` and `Enum` are a choice of their texts; containers and models become JSON.
     """
-    if isinstance(target, typing.TypeAliasType if hasattr(typing, "TypeAliasType") else ()):
-        target = target.__value__
-    if target in _REGEXES:
+    if _is_outlines_term(target):
+        return _of_outlines(target)
+    if isinstance(target, type) and target in _REGEXES:
         return Constraint("regex", _REGEXES[target])
     if target is str:
         return Constraint("regex", r"(?s:.*)")
-    if _is_outlines_term(target):
-        return _of_outlines(target)
     texts = _literal_texts(target)
     if texts is not None:
         return Constraint("choices", json.dumps(texts, ensure_ascii=False))
@@ -120,7 +118,7 @@ def _readable(target: Any) -> Any:
     arguments = typing.get_args(target)
     if not arguments or typing.get_origin(target) in {typing.Literal, typing.Annotated}:
         return target
-    origin = typing.get_origin(target)
+    origin: Any = typing.get_origin(target)
     if origin in {typing.Union, types.UnionType}:
         return typing.Union[tuple(map(_readable, arguments))]  # noqa: UP007 - made at run time
     return origin[tuple(map(_readable, arguments))] if isinstance(origin, type) else target
