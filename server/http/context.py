@@ -12,6 +12,7 @@ import secrets
 import time
 
 import structlog
+from opentelemetry.trace import get_current_span
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,6 +26,14 @@ __all__ = ["RequestContext"]
 log = structlog.get_logger("phloem.server")
 
 _ID = re.compile(r"[\w.:-]{1,128}")
+
+
+def _exported() -> TraceContext | None:
+    """The request's span, where OpenTelemetry is set up: FastAPI has begun one by then."""
+    span = get_current_span().get_span_context()
+    if not span.is_valid:
+        return None
+    return TraceContext(f"{span.trace_id:032x}", f"{span.span_id:016x}", None)
 
 
 class RequestContext:
@@ -43,7 +52,7 @@ class RequestContext:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        trace = TraceContext.receive(headers.get("traceparent"))
+        trace = _exported() or TraceContext.receive(headers.get("traceparent"))
         given = headers.get("x-request-id", "")
         request_id = given if _ID.fullmatch(given) else secrets.token_hex(12)
         scope.setdefault("state", {})["arrived"] = started = time.monotonic()

@@ -24,11 +24,13 @@ from phloem.programs.executor.values import show
 from phloem.server.error_map import error_object, outcome_of
 from phloem.server.http.admission import Lease
 from phloem.server.http.state import ServerState
+from phloem.server.http.trace_context import current_trace
 from phloem.server.journal.recording import JournalRecord, StoredEffect, read_effects
 from phloem.server.programs.catalog import Catalog, Registered
 from phloem.server.programs.changes import changes
 from phloem.server.programs.live import LiveRun
 from phloem.server.programs.rows import UNFINISHED, RunRow, Runs
+from phloem.server.programs.spans import RunSpan
 
 __all__ = ["RunManager"]
 
@@ -188,7 +190,9 @@ class RunManager:
         """Do it; returns what ended it early, if anything did."""
         live.row.status = "running"
         self.runs.update(live.row.id, status="running")
-        future = submit(started.coroutine)
+        span = RunSpan(started.run, current_trace.get())
+        with span.current():
+            future = submit(started.coroutine)
         live.on_cancel(future.cancel)
         async for event in started.run.feed:
             live.put(event.type, event.to_json())
@@ -196,7 +200,8 @@ class RunManager:
         await asyncio.gather(asyncio.wrap_future(future), return_exceptions=True)
         error = started.run.error
         if error is not None and live.cancelled_by is not None:
-            return cancelled(live)
+            error = cancelled(live)
+        span.end(error)
         return error
 
     async def _end(
