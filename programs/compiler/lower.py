@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from phloem.programs.compiler.describe import Part, kind_of, parts_of
 from phloem.programs.compiler.drafts import Builder, Draft, End, call, name, place
 from phloem.programs.compiler.expressions import Lifter
+from phloem.programs.compiler.leaving import labels, rewritten
 from phloem.programs.compiler.scope import shallow
 from phloem.programs.compiler.source import FunctionSource
 
@@ -47,7 +48,7 @@ class Lowering:
         self.builder = Builder()
         self.lifter = Lifter(self.builder, source, state)
         self.loops: list[_Loop] = []
-        self.blocks: list[tuple[Draft, bool]] = []
+        self.blocks: list[Draft] = []
 
     def lower(self) -> list[Draft]:
         """The drafts of the whole body; the first is the entry."""
@@ -103,18 +104,18 @@ class Lowering:
                 return True
             if isinstance(item, ast.With) and self._known_block(item):
                 return True
-        return self._leaves(node) != set()
+        return labels(node) != set()
 
     def _plain(self, node: ast.stmt) -> None:
         """A statement that runs as it stands."""
         opaque = self._why_opaque(node)
-        leaves = self._leaves(node)
+        leaves = labels(node)
         returned = self.builder.temp()
-        rewritten = _Leaving(returned, self.builder).visit(node) if leaves else node
         if not leaves:
-            self.builder.run(rewritten, opaque)
+            self.builder.run(node, opaque)
             return
-        draft = Draft("python", node.lineno, [rewritten], opaque=opaque)
+        body = [rewritten(node, returned, self.builder)]
+        draft = Draft("python", node.lineno, body, opaque=opaque)
         index = self.builder.emit(draft)
         following = self.builder.ends
         for label in sorted(leaves):
@@ -134,11 +135,6 @@ class Lowering:
             ):
                 return f"a step inside {_named(node)}"
         return self.lifter.hides_step(node)
-
-    @staticmethod
-    def _leaves(node: ast.stmt) -> set[str]:
-        """Which of return, break and continue leave this statement."""
-        return _Leaving.labels(node)
 
     # --- simple statements
 
@@ -336,27 +332,24 @@ class Lowering:
         entered = node.items[0].context_expr
         parallel = kind_of(entered, self.source) == "parallel"
         block = self.builder.temp()
-        method = (
-            entered.func.attr
-            if isinstance(entered, ast.Call) and isinstance(entered.func, ast.Attribute)
-            else ""
-        )
-        enter = call(ast.Attribute(self.builder.load(block, node), "__enter__", ast.Load()))
-        opening = [self.builder.store(block, entered, entered), place(ast.Expr(enter), entered)]
-        atoms = (("begin", method),) if method != "var_scope" else ()
-        begin = Draft("fork" if parallel else "append", entered.lineno, opening)
-        begin.fields = {} if parallel else {"atoms": atoms}
+        opening = [
+            self.builder.store(block, entered, entered),
+            self._call_block(block, "__enter__", entered),
+        ]
+        leaving = [self._call_block(block, "__exit__", entered, *[ast.Constant(None)] * 3)]
+        if parallel:
+            begin = Draft("fork", entered.lineno, opening)
+            end = Draft("join", node.lineno, leaving)
+        else:
+            assert isinstance(entered, ast.Call)
+            assert isinstance(entered.func, ast.Attribute)
+            role = entered.func.attr if entered.func.attr != "var_scope" else None
+            begin = Draft("append", entered.lineno, opening)
+            begin.fields = {"atoms": (("begin", role),) if role else ()}
+            end = Draft("append", node.lineno, leaving)
+            end.fields = {"atoms": (("end", role),) if role else ()}
         self.builder.emit(begin)
-        nothing = [ast.Constant(None), ast.Constant(None), ast.Constant(None)]
-        leave = call(
-            ast.Attribute(self.builder.load(block, node), "__exit__", ast.Load()), *nothing
-        )
-        end = Draft(
-            "join" if parallel else "append", node.lineno, [place(ast.Expr(leave), entered)]
-        )
-        closing = (("end", method),) if method != "var_scope" else ()
-        end.fields = {} if parallel else {"atoms": closing}
-        self.blocks.append((end, parallel))
+        self.blocks.append(end)
         self.lifter.parallel += parallel
         self._block(node.body, self.builder.ends)
         if self.builder.ends:
@@ -364,77 +357,15 @@ class Lowering:
         self.blocks.pop()
         self.lifter.parallel -= parallel
 
+    def _call_block(self, block: int, method: str, at: ast.expr, *args: ast.expr) -> ast.stmt:
+        """`block.method(*args)` as a statement."""
+        called = call(ast.Attribute(self.builder.load(block, at), method, ast.Load()), *args)
+        return place(ast.Expr(called), at)  # type: ignore[no-any-return] # a statement stays one
+
     def _close_blocks(self, down_to: int) -> None:
         """Leave the open blocks, the innermost first, on this path."""
-        for end, _ in reversed(self.blocks[down_to:]):
+        for end in reversed(self.blocks[down_to:]):
             self.builder.emit(copy.deepcopy(end))
-
-
-class _Leaving(ast.NodeTransformer):
-    """Rewrites the jumps that leave a statement into the label that its fragment returns."""
-
-    def __init__(self, returned: int, builder: Builder) -> None:
-        self._returned = returned
-        self._builder = builder
-        self._depth = 0
-
-    @staticmethod
-    def labels(node: ast.stmt) -> set[str]:
-        """The labels that such a rewriting would return."""
-        found: set[str] = set()
-
-        def walk(item: ast.AST, depth: int) -> None:
-            match item:
-                case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
-                    return
-                case ast.Return():
-                    found.add("return")
-                case ast.Break() if depth == 0:
-                    found.add("break")
-                case ast.Continue() if depth == 0:
-                    found.add("continue")
-                case ast.For() | ast.AsyncFor() | ast.While():
-                    for part in item.body:
-                        walk(part, depth + 1)
-                    for part in item.orelse:
-                        walk(part, depth)
-                    return
-            for child in ast.iter_child_nodes(item):
-                walk(child, depth)
-
-        walk(node, 0)
-        return found
-
-    def _label(self, label: str, at: ast.stmt) -> ast.stmt:
-        return place(ast.Return(ast.Constant(label)), at)  # type: ignore[no-any-return]
-
-    def visit_Return(self, node: ast.Return) -> list[ast.stmt]:
-        value = node.value or place(ast.Constant(None), node)
-        return [self._builder.store(self._returned, value, node), self._label("return", node)]
-
-    def visit_Break(self, node: ast.Break) -> ast.stmt:
-        return node if self._depth else self._label("break", node)
-
-    def visit_Continue(self, node: ast.Continue) -> ast.stmt:
-        return node if self._depth else self._label("continue", node)
-
-    def _visit_loop(self, node: ast.For | ast.AsyncFor | ast.While) -> ast.stmt:
-        self._depth += 1
-        node.body = [part for item in node.body for part in _listed(self.visit(item))]
-        self._depth -= 1
-        node.orelse = [part for item in node.orelse for part in _listed(self.visit(item))]
-        return node
-
-    visit_For = visit_AsyncFor = visit_While = _visit_loop  # noqa: N815 - ast's names
-
-    def _skip(self, node: ast.stmt) -> ast.stmt:
-        return node
-
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _skip  # noqa: N815
-
-
-def _listed(found: ast.stmt | list[ast.stmt]) -> list[ast.stmt]:
-    return found if isinstance(found, list) else [found]
 
 
 def _named(node: ast.stmt) -> str:
