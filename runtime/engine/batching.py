@@ -54,12 +54,12 @@ class Plan:
 def plan(state: EngineState) -> Plan | None:
     """The next pass, with pages for all its rows; None if there is nothing to compute."""
     entries: list[Entry] = []
-    left = state.config.max_rows
+    left = state.max_rows
     for job in sorted(state.running, key=lambda job: job.prefilling):
         if isinstance(job, Scoring) and not job.prefilling:
             _spread(state, job)
         if entries and job.prefilling and not entries[-1].job.prefilling:
-            left = min(left, _chunk(state, state.config.max_rows - left))
+            left = min(left, _chunk(state, state.max_rows - left))
         planned = 0
         for seq in job.sequences():
             rows = job.rows(seq, left) if job in state.running else 0

@@ -11,7 +11,9 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from phloem.errors import Cancelled, ConfigError, EngineError, PhloemError
+import torch
+
+from phloem.errors import Cancelled, ConfigError, EngineError, OutOfMemory, PhloemError
 from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.kv_pool import KVPool
 from phloem.runtime.engine.messages import Failed
@@ -24,7 +26,7 @@ from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.engine.waiting import WaitingJobs
 from phloem.runtime.model.batch import Decoder
 
-__all__ = ["EngineConfig", "EngineState", "Stats"]
+__all__ = ["EngineConfig", "EngineState", "Stats", "out_of_memory"]
 
 log = logging.getLogger(__name__)
 
@@ -93,11 +95,13 @@ class EngineConfig:
 
 @dataclass(slots=True)
 class Stats:
-    """Counters since the start. `rows` entered the decoder in `passes` forward passes."""
+    """Counters since the start. `rows` entered the decoder in `passes` forward passes; `shrunk`
+    counts those that were tried again smaller, for lack of memory."""
 
     passes: int = 0
     rows: int = 0
     suspended: int = 0
+    shrunk: int = 0
     finished: int = 0
     failed: int = 0
     cancelled: int = 0
@@ -119,6 +123,10 @@ class EngineState:
         self.waiting = WaitingJobs(lambda job: self.kv.cached_prefix(job.seq), config.overtakes)
         self.running: list[Job] = []
         self.stats = Stats()
+        self.max_rows = config.max_rows
+        """Rows a pass may have now: fewer than configured after one that found no memory."""
+        self.good_passes = 0
+        """Passes since `max_rows` was changed."""
         self.pace = Pace()
         self.memory_tight = False
         """A job was suspended and none has left since: nobody is admitted."""
@@ -183,10 +191,17 @@ class EngineState:
         """End jobs because of an error that nobody foresaw; the others go on."""
         log.error("a step failed; %d jobs end with it", len(jobs), exc_info=cause)
         for job in jobs:
-            error = EngineError(
-                f"the engine failed in this step: {type(cause).__name__}: {cause}",
-                hint="the engine goes on; if it happens again, please report it with the log",
-            )
+            error: PhloemError
+            if out_of_memory(cause):
+                error = OutOfMemory(
+                    f"the device has no memory left: {cause}",
+                    hint="free memory, or give the engine a smaller pool (kv_tokens)",
+                )
+            else:
+                error = EngineError(
+                    f"the engine failed in this step: {type(cause).__name__}: {cause}",
+                    hint="the engine goes on; if it happens again, please report it with the log",
+                )
             error.__cause__ = cause
             self.fail(job, error)
 
@@ -209,3 +224,10 @@ class EngineState:
         self.enqueue(job)
         self.memory_tight = True
         self.stats.suspended += 1
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed. torch has a class for that on devices, and a text on CPUs."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)

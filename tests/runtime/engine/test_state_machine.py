@@ -228,6 +228,14 @@ class Sessions(RuleBasedStateMachine):
         self.state.decoder = decoder
         self.read((*EXPECTED, Exception))
 
+    @rule(times=st.integers(1, 12))
+    def find_no_memory(self, times):
+        """Passes that torch has no memory for are tried again; at worst a job is out of memory."""
+        decoder, self.state.decoder = self.state.decoder, Starved(MODEL.decoder, times)
+        step(self.state)
+        self.state.decoder = decoder
+        self.read()
+
     def read(self, expected=EXPECTED):
         """What the readers got: progress, and exactly one outcome."""
         for life in self.lives:
@@ -296,6 +304,21 @@ class Broken:
 
     def forward(self, batch, kv):
         raise RuntimeError("a broken kernel")
+
+
+class Starved(Broken):
+    """A decoder for which torch finds no memory a number of times."""
+
+    def __init__(self, decoder, times):
+        super().__init__(decoder)
+        self.decoder = decoder
+        self.times = times
+
+    def forward(self, batch, kv):
+        if self.times > 0:
+            self.times -= 1
+            torch.empty(1 << 60, dtype=torch.uint8)
+        return self.decoder.forward(batch, kv)
 
 
 def compute(tokens):
