@@ -22,7 +22,7 @@ from phloem.server.http.context import RequestContext
 from phloem.server.http.gatekeeper import OPEN_PATHS, Gatekeeper
 from phloem.server.http.replies import add_handlers
 from phloem.server.http.state import ServerState
-from phloem.server.openai import chat, completions, models
+from phloem.server.openai import chat, completions, embeddings, models
 from phloem.server.page import routes as page
 from phloem.server.programs import (
     batch_routes,
@@ -41,6 +41,7 @@ ROUTERS = (
     models.router,
     chat.router,
     completions.router,
+    embeddings.router,
     catalog_routes.router,
     start_routes.router,
     run_routes.router,
@@ -96,7 +97,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state.engine.start()
     recovering = asyncio.ensure_future(manager.recover())
     yield
-    state.stopping = True
     recovering.cancel()
     await asyncio.wait({recovering})
     await manager.stop()

@@ -50,7 +50,7 @@ async def ready(state: State) -> Response:
         await state.check_index()
     except PhloemError as error:
         index = f"failed: {type(error).__name__}"
-    good = state.engine.loaded and index == "ok" and not state.stopping
+    good = state.engine.loaded and index == "ok"
     return json_reply(
         200 if good else 503, Ready(ready=good, model=model, index=index).model_dump()
     )

@@ -20,7 +20,7 @@ from phloem.programs.protocol import Usage
 
 __all__ = ["KINDS", "OUTCOMES", "TOKENS", "Metrics"]
 
-KINDS = ("chat", "completion", "generate", "run")
+KINDS = ("chat", "completion", "generate", "embedding", "run")
 OUTCOMES = ("stop", "length", "abort", "timeout", "rejected", "error")
 """stop: ended by itself. length: a step was cut by max_tokens (of n candidates, any one).
 abort: cancelled, or the client went away. timeout: the deadline passed. rejected: refused

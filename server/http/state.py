@@ -30,7 +30,7 @@ PROBE_TIMEOUT_S = 2.0
 
 @dataclass(slots=True)
 class ServerState:
-    """The parts of a server. `stopping` is set once a stop signal has come."""
+    """The parts of a server."""
 
     settings: Settings
     engine: Engine
@@ -40,7 +40,6 @@ class ServerState:
     metrics: Metrics
     keys: Keys
     rate: RateLimit
-    stopping: bool = False
 
     async def check_index(self) -> None:
         """Raise the `RetrievalError` of an index that is set but can't be searched."""
