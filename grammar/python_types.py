@@ -118,10 +118,13 @@ def _readable(target: Any) -> Any:
     arguments = typing.get_args(target)
     if not arguments or typing.get_origin(target) in {typing.Literal, typing.Annotated}:
         return target
-    origin: Any = typing.get_origin(target)
+    origin = typing.get_origin(target)
     if origin in {typing.Union, types.UnionType}:
         return typing.Union[tuple(map(_readable, arguments))]  # noqa: UP007 - made at run time
-    return origin[tuple(map(_readable, arguments))] if isinstance(origin, type) else target
+    if not isinstance(origin, type):
+        return target
+    generic: Any = origin
+    return generic[tuple(map(_readable, arguments))]
 
 
 def _is_outlines_term(target: Any) -> bool:
