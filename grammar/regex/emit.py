@@ -40,14 +40,35 @@ def plain_terminal(node: Node) -> str:
 
 
 def json_terminal(node: Node) -> str:
-    """A Lark terminal expression for the texts of `node` inside JSON quotes (not included)."""
-    return _Writer(_json_chars, f"(?:{_UNESCAPED}|{_ALL_ESCAPES})").terminal(node)
+    """A Lark terminal expression for the texts of `node` as JSON strings, with their quotes.
+
+    The quotes go inside intersections and complements: llguidance then sees that long runs of
+    ordinary characters fit, and needs not try each token.
+    """
+    writer = _Writer(_json_chars, f"(?:{_UNESCAPED}|{_ALL_ESCAPES})")
+    return _in_quotes(writer, node)
+
+
+def _in_quotes(writer: _Writer, node: Node) -> str:
+    if _is_plain(node):
+        return '/"' + writer.regex(node).replace("/", "\\/") + '"/'
+    match node:
+        case Alt(options):
+            return "(" + " | ".join(_in_quotes(writer, option) for option in options) + ")"
+        case And(items):
+            wanted = [_in_quotes(writer, item) for item in items if not isinstance(item, Not)]
+            barred = [_in_quotes(writer, item.item) for item in items if isinstance(item, Not)]
+            parts = [*(wanted or [f'/"{writer.any}*"/']), *(f"~({text})" for text in barred)]
+            return "(" + " & ".join(parts) + ")"
+        case Not():
+            return _in_quotes(writer, And((node,)))
+    return f'("\\"" {writer.terminal(node)} "\\"")'
 
 
 class _Writer:
     def __init__(self, chars: Callable[[Chars], str], any_char: str) -> None:
         self._chars = chars
-        self._any = any_char
+        self.any = any_char
 
     def terminal(self, node: Node) -> str:
         if _is_plain(node):
@@ -63,7 +84,7 @@ class _Writer:
             case And(items):
                 return "(" + " & ".join(map(self.terminal, items)) + ")"
             case Not(item):
-                return f"(/{self._any}*/ & ~({self.terminal(item)}))"
+                return f"(/{self.any}*/ & ~({self.terminal(item)}))"
         raise AssertionError(f"{node} should have been resolved")
 
     def regex(self, node: Node) -> str:

@@ -68,7 +68,7 @@ class Terminals:
         parts = list(kind.languages)
         if count != "*" or not parts:
             parts.append(Rep(ANY_CHAR, kind.min_length, kind.max_length))
-        return self._named(_quoted(And(tuple(parts)) if len(parts) > 1 else parts[0]))
+        return self._named(json_terminal(And(tuple(parts)) if len(parts) > 1 else parts[0]))
 
     def number(self, kind: Numbers) -> str:
         """A JSON number."""
@@ -109,8 +109,9 @@ class Terminals:
                 parts.append(Not(Alt(tuple(map(literal, key[1])))))
             if self._one_spelling and not parts:
                 parts.append(ANY)
-            text = _quoted(And(tuple(parts))) if parts else f'/"{_CHAR}*"/'
-            self._classes[key] = self._named(f"{text} {self._colon()}")
+            text = json_terminal(And(tuple(parts))) if parts else f'/"{_CHAR}*"/'
+            # The colon stays outside, for the reason given in `json_terminal`.
+            self._classes[key] = f"{self._named(text)} {self._named(self._colon())}"
         return self._classes[key]
 
     def _colon(self) -> str:
@@ -124,10 +125,6 @@ class Terminals:
 
     def _named(self, expression: str) -> str:
         return self._names.setdefault(expression, f"{self._prefix.upper()}T{len(self._names)}")
-
-
-def _quoted(node: Node) -> str:
-    return f'"\\"" {json_terminal(node)} "\\""'
 
 
 def _spelled(text: str) -> str:
