@@ -138,7 +138,8 @@ class Search:
 class CallTool:
     """Call a Python function with outside effects; recorded, and never repeated in a replay.
 
-    `idempotent` says that it may be repeated where nobody knows whether it happened.
+    `idempotent` says that it may be repeated where nobody knows whether it happened. `slot` sets a
+    call that runs beside others apart in the record, where it has a path of its own.
     """
 
     name: str
@@ -148,6 +149,7 @@ class CallTool:
     timeout: float | None = None
     retries: int = 0
     idempotent: bool = False
+    slot: str = ""
 
 
 Effect: TypeAlias = (

@@ -11,6 +11,7 @@ import inspect
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, overload
 
 import pydantic
@@ -79,7 +80,9 @@ class Tool:
             self.name, self.function, args, kwargs, self.timeout, self.retries, self.idempotent
         )
         if inspect.iscoroutinefunction(self.function):
-            return perform(frame.branch, effect, frame.site())
+            # It may be gathered with others, which end in any order.
+            apart = replace(effect, slot=frame.branch.slot())
+            return perform(frame.branch, apart, frame.site())
         return frame.ask(effect)
 
     def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,6 +42,7 @@ class Branch:
         self.error_seen = False
         self.queued = parent is not None
         self._children = 0
+        self._slots = 0
         self._session: Session | None = None
         self._opening = asyncio.Lock()
         self._pending: list[Segment] = list(parent._pending) if parent else []
@@ -164,6 +165,11 @@ class Branch:
         self.inherited_pieces = len(self.transcript.pieces)
         self._pending = list(self.parent._pending)
         self._tokens = list(self.parent._tokens)
+
+    def slot(self) -> str:
+        """A name for a call that may run beside others of this branch, in order of calling."""
+        self._slots += 1
+        return f"~{self._slots - 1}"
 
     # --- the lane
 

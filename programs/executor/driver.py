@@ -42,6 +42,7 @@ async def drive_run(
     try:
         run.value = await _within_deadline(run, body)
         await run.stop_tasks()
+        run.record.settle_failure()
         run.emit(RunFinished, site, "", value=show(run.value), usage=run.usage)
         return run.value
     except BaseException as error:

@@ -114,6 +114,7 @@ def join(
         raise error
     for child in failed:
         child.error_seen = True
+        parent.run.record.settle_failure(child.path)
     if mode == "gather_variable":
         names = dict.fromkeys(name for child in children for name in child.written)
         for name in names:

@@ -87,7 +87,7 @@ class _Stream:
             close = getattr(stream, "aclose", None)
             if close is not None:
                 await close()
-            if result is None and not self._silent:
+            if result is None and self._delivered:
                 self._branch.transcript.add("".join(self._delivered))
         if result is None:
             raise StepError(

@@ -13,7 +13,9 @@ from phloem.programs import effects as fx
 from phloem.programs.events import StepFailed, StepStarted
 from phloem.programs.executor import choosing, services, steps, text
 from phloem.programs.executor.branch import Branch
+from phloem.programs.executor.record import RecordedFailure
 from phloem.programs.executor.run import Site
+from phloem.programs.protocol import Text
 
 __all__ = ["perform"]
 
@@ -28,21 +30,40 @@ async def perform(branch: Branch, effect: fx.Effect, site: Site) -> Any:
         return None
     run, name = branch.run, getattr(effect, "name", None)
     run.emit(StepStarted, site, branch.path, kind=kind, name=name)
+    before = len(branch.transcript.pieces)
     try:
         run.remaining()
         return await _ask(branch, effect, site)
+    except RecordedFailure as recorded:
+        if recorded.text:
+            branch.append([Text(recorded.text, heal=False, origin=site.origin)])
+            branch.transcript.add(recorded.text)
+        _report(branch, kind, name, recorded.error, site)
+        raise recorded.error from None
     except BaseException as error:
-        run.locate(error, site)
-        run.emit(
-            StepFailed,
-            site,
-            branch.path,
-            kind=kind,
-            name=name,
-            error=type(error).__name__,
-            message=str(error),
-        )
+        if run.recording and isinstance(error, Exception):
+            text = "".join(branch.transcript.pieces[before:])
+            run.record.failed(_path(branch, effect), error, text, site.node, site.line)
+        _report(branch, kind, name, error, site)
         raise
+
+
+def _report(branch: Branch, kind: str, name: str | None, error: BaseException, site: Site) -> None:
+    branch.run.locate(error, site)
+    branch.run.emit(
+        StepFailed,
+        site,
+        branch.path,
+        kind=kind,
+        name=name,
+        error=type(error).__name__,
+        message=str(error),
+    )
+
+
+def _path(branch: Branch, effect: fx.Effect) -> str:
+    """Where the record keeps the effect."""
+    return branch.path + (effect.slot if isinstance(effect, fx.CallTool) else "")
 
 
 async def _ask(branch: Branch, effect: fx.Effect, site: Site) -> Any:

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from phloem.errors import JournalError, NonDeterminism
+from phloem.programs.executor.failures import error_from_json, error_to_json, is_failure
 from phloem.programs.executor.outcome import segments_from_json, segments_to_json
 from phloem.programs.protocol import Segment
 
-__all__ = ["Address", "Entry", "Mode", "Record", "SessionState", "digest"]
+__all__ = ["Address", "Entry", "Mode", "Record", "RecordedFailure", "SessionState", "digest"]
 
 Address = tuple[str, int]
 Mode = Literal["write", "resume", "replay", "follow"]
@@ -73,6 +74,15 @@ class Entry:
     """How many effects the run had recorded before this one, on all branches."""
 
 
+class RecordedFailure(Exception):
+    """An effect failed when it was recorded: `error` is to be raised, after `text`."""
+
+    def __init__(self, error: Exception, text: str) -> None:
+        super().__init__(error)
+        self.error = error
+        self.text = text
+
+
 def digest(*parts: Any) -> str:
     """A short stable hash of JSON-like values (others by their `repr`)."""
     text = json.dumps(parts, sort_keys=True, default=repr, ensure_ascii=False)
@@ -99,6 +109,8 @@ class Record:
     entries: dict[str, list[Entry]] = field(default_factory=dict)
     mode: Mode = "write"
     _next: dict[str, int] = field(default_factory=dict, repr=False)
+    _asked: dict[str, tuple[str, str | None, str]] = field(default_factory=dict, repr=False)
+    _failed: dict[str, Entry] = field(default_factory=dict, repr=False)
 
     def seed(self, given: int | None, draw: Callable[[], int]) -> int:
         """The run's random key: the recorded one, else `given`, else drawn and recorded."""
@@ -116,8 +128,16 @@ class Record:
         """The recorded entry for the next effect on `path`, or None past the end.
 
         Raises `NonDeterminism` if the program asks for something else than it did, or, in
-        mode "replay", for more than it did.
+        mode "replay", for more than it did; and `RecordedFailure`, if the effect failed.
         """
+        self.settle_failure(path)
+        self._asked[path] = (kind, name, request)
+        entry = self._find(path, kind, name, request)
+        if entry is not None and is_failure(entry.outcome):
+            raise RecordedFailure(error_from_json(entry.outcome), entry.outcome["text"])
+        return entry
+
+    def _find(self, path: str, kind: str, name: str | None, request: str) -> Entry | None:
         position = self._next.get(path, 0)
         known = self.entries.get(path, [])
         if self.mode == "write" or position >= len(known):
@@ -149,6 +169,28 @@ class Record:
         self._next[path] = position + 1
         return entry
 
+    def failed(
+        self, path: str, error: Exception, text: str, node: str | None, line: int | None
+    ) -> None:
+        """The effect asked for last on `path` failed, after `text` had come.
+
+        Whether that ends the run or is handled is not known yet: it is kept once the program
+        goes on (`settle_failure`).
+        """
+        if self.replaying(path) or path not in self._asked:
+            return
+        kind, name, request = self._asked[path]
+        outcome = {**error_to_json(error), "text": text}
+        self._failed[path] = Entry(kind, name, request, outcome, node, line)
+
+    def settle_failure(self, path: str | None = None) -> None:
+        """Keep a failure that the program has handled: it asks for more on `path`, or (None)
+        the run has ended well. One that ends the run is not kept, so that a resumed run tries
+        again."""
+        for handled in list(self._failed) if path is None else [path]:
+            if handled in self._failed:
+                self.add(handled, self._failed.pop(handled))
+
     async def begin(self, path: str, kind: str, name: str | None, *, repeatable: bool) -> None:
         """Called before a new effect that changes the outside; a journal notes it on disk.
 
@@ -161,6 +203,7 @@ class Record:
         known = self.entries.setdefault(path, [])
         known.append(replace(entry, order=sum(map(len, self.entries.values()))))
         self._next[path] = len(known)
+        self._asked.pop(path, None)
         return (path, len(known) - 1)
 
     def to_json(self) -> dict[str, Any]:

@@ -72,15 +72,16 @@ async def call_tool(branch: Branch, effect: CallTool, site: Site) -> Any:
     """Call the function on the pool (or await it, if it is async) and record its result."""
     run = branch.run
     request = digest(effect.name, list(effect.args), dict(effect.kwargs))
-    entry = run.record.take(branch.path, "tool", effect.name, request)
+    path = branch.path + effect.slot
+    entry = run.record.take(path, "tool", effect.name, request)
     if entry is not None:
         value = decode(entry.outcome)
     else:
-        await run.record.begin(branch.path, "tool", effect.name, repeatable=effect.idempotent)
+        await run.record.begin(path, "tool", effect.name, repeatable=effect.idempotent)
         work = attempts(lambda: _call(effect), effect.retries, lambda _error: True)
         value = await limited(work, effect.timeout, f"the tool {effect.name!r}")
         run.record.add(
-            branch.path,
+            path,
             Entry(
                 "tool",
                 effect.name,

@@ -276,3 +276,73 @@ def test_step_cache_answers_greedy_and_seeded_steps() -> None:
     steps.run("w", backend=backend, step_cache=store)
     assert backend.steps == 6
     assert json.loads(json.dumps(store)) == store
+
+
+@pytest.mark.parametrize("delivered", [0, 2])
+def test_handled_failures_are_part_of_the_record(delivered: int) -> None:
+    """An error that the program handled is raised again by a replay, with its class, after
+    the text that had come before it."""
+
+    @ph.tool
+    def fragile(n: int) -> int:
+        if n == 1:
+            raise ValueError("one is bad")
+        return n
+
+    @ph.function
+    def program(s):
+        found = []
+        for n in range(3):
+            try:
+                found.append(fragile(n))
+            except ValueError as error:
+                found.append(str(error))
+        try:
+            s += "a" + ph.gen("x")
+        except EngineError as error:
+            s += error.message
+        forks = s.fork(2)
+        forks += lambda i: str(i) + ph.gen("y")
+        forks.join(on_error="keep")
+        return found, [type(y).__name__ for y in s["y"]]
+
+    faults = {0: EngineError("boom"), 2: EngineError("bang")}
+    state = program.run(backend=engine(faults=faults, fault_after=delivered), record=True)
+    assert state.value == ([0, "one is bad", 2], ["str", "EngineError"])
+    record = json.loads(json.dumps(state.record()))
+    again = program.replay(record)
+    assert (again.value, again.text()) == (state.value, state.text())
+
+
+def test_an_error_that_ended_the_run_is_tried_again() -> None:
+    """The failure a run died of is not in its record, so resuming tries the effect anew."""
+
+    @ph.function
+    def program(s):
+        s += ph.gen("x") + ph.gen("y")
+
+    stream = program.stream(backend=engine(faults={1: EngineError("boom")}), record=True)
+    with pytest.raises(EngineError):
+        list(stream)
+    record = stream.state.record()
+    assert [entry["name"] for entry in record["entries"][""]] == ["x"]
+    assert program.resume(record, backend=engine()).error() is None
+
+
+def test_gathered_tools_replay_in_any_order_of_ending() -> None:
+    """Async tools that ran beside each other keep their own results in a replay."""
+    import asyncio
+
+    @ph.tool
+    async def nap(name: str, turns: int) -> str:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return name
+
+    @ph.function
+    async def program(s):
+        return await asyncio.gather(nap("slow", 9), nap("quick", 0))
+
+    state = program.run(backend=engine(), record=True)
+    assert state.value == ["slow", "quick"]
+    assert program.replay(json.loads(json.dumps(state.record()))).value == state.value
