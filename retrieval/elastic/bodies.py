@@ -190,6 +190,9 @@ def hit_of(found: Mapping[str, Any], fields: FieldMap, index: str) -> Hit:
 
 def _text_at(source: Mapping[str, Any], field: str) -> str | None:
     """The text in `field`, which may lie in an object ("page.body") or be several ("tags")."""
+    value = source.get(field)
+    if isinstance(value, str):
+        return value
     values = list(values_at(source, field))
     return "\n".join(values) if values and all(isinstance(v, str) for v in values) else None
 

@@ -8,8 +8,10 @@ only if the probe fails too, calls fail at once, for a time that doubles up to a
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 
 from phloem.errors import RetrievalError, RetrievalUnavailable
 
@@ -20,7 +22,7 @@ _LONGEST_PAUSE_S = 30.0
 
 
 class Breaker:
-    """Guards the calls to one cluster. Used from the network loop only.
+    """Guards the calls to one cluster. Shared by all threads and event loops.
 
     `probe` asks the server for a sign of life and raises if there is none.
     """
@@ -33,31 +35,31 @@ class Breaker:
     ) -> None:
         self._probe = probe
         self._clock = clock
+        self._lock = threading.Lock()
         self._failure: str | None = None
         self._pause = 0.0
         self._until = 0.0
+        self._verdict: Future[None] | None = None
         self._probing: asyncio.Task[None] | None = None
-
-    @property
-    def suspicious(self) -> bool:
-        """Whether a call must ask `admit` first. May be read from any thread."""
-        return self._failure is not None
 
     @property
     def remaining_s(self) -> float:
         """For how many seconds more calls are refused without a probe."""
-        return max(0.0, self._until - self._clock()) if self.suspicious else 0.0
+        return max(0.0, self._until - self._clock()) if self._failure is not None else 0.0
 
     async def admit(self) -> None:
         """Return if the server may be called. Raises `RetrievalUnavailable` if not."""
         if self._failure is None:
             return
-        if self.remaining_s:
-            raise self._refusal()
-        if self._probing is None:
-            self._probing = asyncio.create_task(self._run_probe())
+        with self._lock:
+            if self.remaining_s:
+                raise self._refusal()
+            verdict = self._verdict
+            if verdict is None:
+                verdict = self._verdict = Future()
+                self._probing = asyncio.create_task(self._run_probe(verdict))
         # A caller that is cancelled must not cancel the others' probe.
-        await asyncio.shield(self._probing)
+        await asyncio.shield(asyncio.wrap_future(verdict))
         if self._failure is not None:
             raise self._refusal()
 
@@ -69,7 +71,7 @@ class Breaker:
         """A call timed out or could not be made."""
         self._failure = error.message
 
-    async def _run_probe(self) -> None:
+    async def _run_probe(self, verdict: Future[None]) -> None:
         try:
             await self._probe()
         except RetrievalError as error:
@@ -78,8 +80,10 @@ class Breaker:
             self._until = self._clock() + self._pause
         else:
             self.succeeded()
-        finally:
-            self._probing = None
+        finally:  # also if the loop ends: callers in other loops must not wait for ever
+            with self._lock:
+                self._verdict = None
+            verdict.set_result(None)
 
     def _refusal(self) -> RetrievalUnavailable:
         remaining = self.remaining_s

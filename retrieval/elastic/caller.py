@@ -16,17 +16,11 @@ from typing import Any
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
-from phloem.errors import RetrievalUnavailable
+from phloem.errors import PhloemError, RetrievalUnavailable
 from phloem.retrieval.base import traceparent
 from phloem.retrieval.elastic.address import Address
+from phloem.retrieval.elastic.connections import Connections
 from phloem.retrieval.elastic.failures import BUSY, failure_of
-from phloem.retrieval.elastic.loop import (
-    Outcome,
-    close,
-    close_at_exit,
-    on_network_loop,
-    start_on_network_loop,
-)
 from phloem.retrieval.elastic.transport import Reply, Transport, not_json, timed_out
 
 __all__ = ["Caller"]
@@ -56,15 +50,15 @@ class _Request:
 
 
 class Caller:
-    """Sends requests through a transport, which it opens at need and after `aclose` again."""
+    """Sends requests through transports, which it opens at need and after `aclose` again."""
 
     def __init__(
         self, address: Address, open_transport: Callable[[Address], Transport], *, retries: int
     ) -> None:
         self.address = address
-        self._open = open_transport
+        self._connections = Connections(lambda: open_transport(address))
         self._retries = retries
-        self._transport: Transport | None = None
+        self._sending: set[asyncio.Task[list[Reply]]] = set()
         self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Search]] = (
             WeakKeyDictionary()
         )
@@ -103,7 +97,7 @@ class Caller:
     ) -> Reply:
         """The answer, whatever its status, within `seconds` in total."""
         request = _Request(method, path, index, seconds, body, params or {}, traceparent.get())
-        return await on_network_loop(self._send(request))
+        return await self._send(request)
 
     async def search(self, index: str, body: Mapping[str, Any], *, seconds: float) -> Reply:
         """The answer to one search. Searches made in the same turn of the caller's event loop
@@ -118,15 +112,15 @@ class Caller:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            await close(transport)
+        await self._connections.aclose()
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         waiting = self._waiting.pop(loop)
         for start in range(0, len(waiting), _MAX_SEARCHES_PER_CALL):
             batch = waiting[start : start + _MAX_SEARCHES_PER_CALL]
-            sending = start_on_network_loop(self._send_searches(batch))
+            sending = loop.create_task(self._send_searches(batch))
+            self._sending.add(sending)  # the loop itself keeps no task alive
+            sending.add_done_callback(self._sending.discard)
             sending.add_done_callback(partial(_deliver, batch))
             for one in batch:
                 one.reply.add_done_callback(partial(_cancel_unwanted, batch, sending))
@@ -153,25 +147,22 @@ class Caller:
         return [Reply(answer.get("status", 200), answer) for answer in answers]
 
     async def _send(self, request: _Request) -> Reply:
-        """One request, on the network loop, with retries that all fit into its time."""
+        """One request, with retries that all fit into its time."""
         deadline = time.monotonic() + request.seconds
         try:
             async with asyncio.timeout(request.seconds):
+                transport = await self._connections.get()
                 for attempt in range(self._retries + 1):
                     last = attempt == self._retries
                     pause = _BACKOFF_S * 2**attempt * (1 + random.random())
                     last = last or time.monotonic() + pause >= deadline
-                    if self._transport is None:
-                        self._transport = self._open(self.address)
-                        close_at_exit(self._transport)
                     try:
-                        reply = await self._transport.request(
+                        reply = await transport.request(
                             request.method,
                             request.path,
                             params=request.params,
                             body=request.body,
                             headers={"traceparent": request.trace} if request.trace else {},
-                            timeout=max(0.001, deadline - time.monotonic()),
                         )
                         if last or reply.status not in BUSY:
                             return reply
@@ -184,24 +175,26 @@ class Caller:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _deliver(batch: Sequence[_Search], done: asyncio.Future[Outcome[list[Reply]]]) -> None:
+def _deliver(batch: Sequence[_Search], done: asyncio.Task[list[Reply]]) -> None:
     """Hand each search its reply, or all of them the error."""
-    if done.cancelled():
-        return
-    replies, error = done.result()
+    error = None if done.cancelled() else done.exception()
     for place, one in enumerate(batch):
         if one.reply.done():
             continue
-        if error is not None:
+        if done.cancelled():
+            one.reply.cancel()
+        elif error is None:
+            one.reply.set_result(done.result()[place])
+        elif isinstance(error, PhloemError):
             # A copy each: every waiter may attach its own place to it.
             one.reply.set_exception(type(error)(error.message, hint=error.hint, **error.details))
-        elif replies is not None:
-            one.reply.set_result(replies[place])
+        else:
+            one.reply.set_exception(error)
 
 
 def _cancel_unwanted(
     batch: Sequence[_Search],
-    sending: asyncio.Future[Outcome[list[Reply]]],
+    sending: asyncio.Task[list[Reply]],
     _: asyncio.Future[Reply],
 ) -> None:
     """Stop a request that nobody waits for any more."""

@@ -36,6 +36,7 @@ class ElasticsearchTransport:
             basic_auth=address.basic_auth,
             api_key=address.api_key,
             connections_per_node=CONNECTIONS,
+            request_timeout=None,
             max_retries=0,
             retry_on_timeout=False,
             **options,
@@ -49,7 +50,6 @@ class ElasticsearchTransport:
         params: Mapping[str, Any],
         body: Any,
         headers: Mapping[str, str],
-        timeout: float,  # noqa: ASYNC109
     ) -> Reply:
         """See `transport.Transport.request`."""
         sent = {"accept": "application/json", **headers}
@@ -57,15 +57,13 @@ class ElasticsearchTransport:
             kind = "x-ndjson" if isinstance(body, list) else "json"
             sent["content-type"] = f"application/{kind}"
         try:
-            answer = await self._client.options(request_timeout=timeout).perform_request(
+            answer = await self._client.perform_request(
                 method, path, params=params, headers=sent, body=body
             )
         except elasticsearch.UnsupportedProductError as error:
             raise self._other_product(error) from None
         except elasticsearch.ApiError as error:
             return Reply(error.meta.status, error.body)
-        except elastic_transport.ConnectionTimeout:
-            raise TimeoutError from None
         except elastic_transport.TlsError as error:
             raise untrusted(self._address, error.message) from None
         except elastic_transport.ConnectionError as error:

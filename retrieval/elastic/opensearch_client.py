@@ -38,6 +38,7 @@ class OpenSearchTransport:
             list(address.urls),
             http_auth=address.basic_auth,
             maxsize=CONNECTIONS,
+            timeout=None,
             max_retries=0,
             retry_on_timeout=False,
             **options,
@@ -51,7 +52,6 @@ class OpenSearchTransport:
         params: Mapping[str, Any],
         body: Any,
         headers: Mapping[str, str],
-        timeout: float,  # noqa: ASYNC109
     ) -> Reply:
         """See `transport.Transport.request`."""
         sent = dict(headers)
@@ -60,10 +60,8 @@ class OpenSearchTransport:
             sent["content-type"] = "application/x-ndjson"
         try:
             answer = await self._client.transport.perform_request(
-                method, path, params=dict(params), body=body, timeout=timeout, headers=sent
+                method, path, params=dict(params), body=body, headers=sent
             )
-        except opensearchpy.exceptions.ConnectionTimeout:
-            raise TimeoutError from None
         except opensearchpy.exceptions.SSLError as error:
             raise untrusted(self._address, error.error) from None
         except opensearchpy.exceptions.ConnectionError as error:

@@ -18,7 +18,6 @@ from phloem.retrieval.elastic.caller import Caller
 from phloem.retrieval.elastic.cluster import Cluster, ServerInfo
 from phloem.retrieval.elastic.indexes import Indexes
 from phloem.retrieval.elastic.logs import scrub_client_logs
-from phloem.retrieval.elastic.loop import on_network_loop
 from phloem.retrieval.elastic.searching import Searching
 from phloem.retrieval.elastic.transport import Transport
 from phloem.retrieval.embed.protocol import Embedder
@@ -144,8 +143,7 @@ class ServerRetriever:
         return hits
 
     async def _answer(self, query: Query) -> Hits:
-        if self._breaker.suspicious:
-            await on_network_loop(self._breaker.admit())
+        await self._breaker.admit()
         seconds = self._timeout if query.timeout is None else query.timeout
         return await self._searching.answer(query, seconds)
 

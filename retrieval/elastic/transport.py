@@ -29,7 +29,7 @@ class Reply:
 
 
 class Transport(Protocol):
-    """One official client. Used from the network loop only."""
+    """One official client. Used from the event loop that it was made in."""
 
     async def request(
         self,
@@ -39,12 +39,11 @@ class Transport(Protocol):
         params: Mapping[str, Any],
         body: Any,
         headers: Mapping[str, str],
-        timeout: float,  # noqa: ASYNC109 - the client's own limit on each wait
     ) -> Reply:
         """One exchange, never retried. `body` is a mapping (JSON), a list (NDJSON) or None.
 
-        Raises `TimeoutError`, `RetrievalUnavailable` or `IncompatibleServer`; every HTTP status
-        is a reply.
+        It has no time limit of its own: the caller cancels it. Raises `RetrievalUnavailable` or
+        `IncompatibleServer`; every HTTP status is a reply.
         """
         ...
 

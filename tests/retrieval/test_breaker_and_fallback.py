@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -56,7 +58,7 @@ async def test_a_healthy_server_is_never_probed() -> None:
     """Without failures every call is admitted at once."""
     cluster = Cluster()
     assert await cluster.admitted()
-    assert not cluster.breaker.suspicious
+    assert cluster.breaker.remaining_s == 0
     assert cluster.probes == 0
 
 
@@ -124,6 +126,33 @@ async def test_a_cancelled_caller_does_not_cancel_the_probe() -> None:
     await asyncio.sleep(0)
     first.cancel()
     assert await second
+
+
+async def test_a_probe_that_dies_with_its_loop_frees_the_others() -> None:
+    """A caller in another thread's loop waits for the probe, not for ever if that is cancelled."""
+    cluster = Cluster()
+    started = threading.Event()
+
+    async def never() -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    cluster.breaker = Breaker(never)
+    cluster.fail()
+
+    def other_thread() -> None:
+        async def give_up() -> None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(cluster.breaker.admit(), 0.2)
+
+        asyncio.run(give_up())
+
+    prober = threading.Thread(target=other_thread)
+    prober.start()
+    await asyncio.to_thread(started.wait)
+    with pytest.raises(RetrievalUnavailable, match="no answer"):
+        await asyncio.wait_for(cluster.breaker.admit(), 30)
+    prober.join()
 
 
 @pytest.fixture

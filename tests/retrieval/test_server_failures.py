@@ -6,6 +6,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -337,19 +338,52 @@ async def test_a_cancelled_search_leaves_the_store_usable(
     assert len(await retriever.search(Query("x"))) == 1
 
 
+OWN_LOOP = "hits = asyncio.run(store.search(Query('x')))"
+THREAD_S_LOOP = """
+loop = asyncio.new_event_loop()
+threading.Thread(target=loop.run_forever, daemon=True).start()
+hits = asyncio.run_coroutine_threadsafe(store.search(Query('x')), loop).result()
+"""
+
+
+@pytest.mark.parametrize("how", [OWN_LOOP, THREAD_S_LOOP], ids=["own-loop", "thread-s-loop"])
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_a_process_ends_quietly_with_a_store_open(scripted: Any, es: Any, kind: str) -> None:
+def test_a_process_ends_quietly_with_a_store_open(
+    scripted: Any, es: Any, kind: str, how: str
+) -> None:
     """A program that never closes its retriever ends without a word about open connections."""
     server = scripted(es.reply(es.found(es.hit())))
     code = (
-        "import asyncio, sys\n"
+        "import asyncio, sys, threading\n"
         f"from phloem.retrieval import {KINDS[kind].__name__} as Store, Query\n"
-        "store = Store(sys.argv[1])\n"
-        "print(len(asyncio.run(store.search(Query('x')))))\n"
+        f"store = Store(sys.argv[1])\n{how}\nprint(len(hits))\n"
     )
     command = [sys.executable, "-X", "dev", "-c", code, server.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
+
+
+async def test_loops_in_several_threads_share_a_store(connect: Any, scripted: Any, es: Any) -> None:
+    """Each loop has its own connections; closing the store closes those of running loops."""
+    server = scripted(es.reply(es.found(es.hit())))
+    retriever = connect(server.url)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def elsewhere() -> int:
+        return len(await retriever.search(Query("x")))
+
+    assert len(await retriever.search(Query("x"))) == 1
+    for _ in range(2):
+        other = asyncio.run_coroutine_threadsafe(elsewhere(), loop)
+        assert await asyncio.wrap_future(other) == 1
+    assert await asyncio.to_thread(lambda: asyncio.run(elsewhere())) == 1
+    await retriever.aclose()
+    assert len(await retriever.search(Query("x"))) == 1
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
 async def test_a_fork_s_searches_travel_together(connect: Any, scripted: Any, es: Any) -> None:
