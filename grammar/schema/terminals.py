@@ -94,14 +94,16 @@ class Terminals:
         return self._rules.setdefault(rule, f"{self._prefix}n{len(self._rules)}")
 
     def key(self, name: str) -> str:
-        """A known member's name with its colon."""
-        text = json.dumps(name, ensure_ascii=False)
-        if not self._space and text.isascii():
-            return self._named(_lark(text + ":"))
-        return self._named(f"{_spelled(text)} {self._colon()}")
+        """A known member's name and the colon after it.
+
+        Names of all sorts end at their quote and leave the colon to a terminal of its own: of
+        two terminals that fit, the longer one would hide the other.
+        """
+        spell = _lark if self._one_spelling else _spelled
+        return f"{self._named(spell(json.dumps(name, ensure_ascii=False)))} {self._colon()}"
 
     def key_class(self, kind: KeyClass) -> str:
-        """The name of any other member with its colon."""
+        """The name of any other member and the colon after it."""
         key = kind.language, tuple(sorted(kind.taken))
         if key not in self._classes:
             parts: list[Node] = [] if kind.language is None else [kind.language]
@@ -110,12 +112,11 @@ class Terminals:
             if self._one_spelling and not parts:
                 parts.append(ANY)
             text = json_terminal(And(tuple(parts))) if parts else f'/"{_CHAR}*"/'
-            # The colon stays outside, for the reason given in `json_terminal`.
-            self._classes[key] = f"{self._named(text)} {self._named(self._colon())}"
+            self._classes[key] = f"{self._named(text)} {self._colon()}"
         return self._classes[key]
 
     def _colon(self) -> str:
-        return f"/{self._space}:{self._space}/"
+        return self._named(f"/{self._space}:{self._space}/")
 
     def _mark(self, sign: str, *, before: bool = True, after: bool = True) -> str:
         if not self._space:
