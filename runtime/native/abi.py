@@ -11,6 +11,7 @@ from ctypes import (
     POINTER,
     Structure,
     c_char_p,
+    c_double,
     c_float,
     c_int32,
     c_int64,
@@ -137,6 +138,9 @@ class Library:
         self.decoder_free = library.phloem_decoder_free
         self.decoder_free.argtypes = [c_void_p]
         self.decoder_free.restype = None
+        self.decoder_times = library.phloem_decoder_times
+        self.decoder_times.argtypes = [c_void_p, POINTER(c_double)]
+        self.decoder_times.restype = None
         self.forward = library.phloem_forward
         self.forward.argtypes = [c_void_p, POINTER(Batch)]
         self.forward.restype = c_int32

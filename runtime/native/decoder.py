@@ -163,6 +163,12 @@ class NativeDecoder:
             raise MemoryError(f"no memory for a forward pass of {rows} rows")
         return logits
 
+    def seconds(self) -> dict[str, float]:
+        """Wall time of all passes so far: in "matrices", in "attention", and in "total"."""
+        times = (ctypes.c_double * 3)()
+        self._library.decoder_times(self._handle, times)
+        return dict(zip(("matrices", "attention", "total"), times, strict=True))
+
 
 def _addresses(pool: list[torch.Tensor]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(pool))(*(layer.data_ptr() for layer in pool))

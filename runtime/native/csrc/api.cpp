@@ -124,6 +124,11 @@ PHLOEM_EXPORT void* phloem_decoder_new(const phloem::ModelConfig* config, const 
 
 PHLOEM_EXPORT void phloem_decoder_free(void* decoder) { delete static_cast<phloem::Decoder*>(decoder); }
 
+// See Decoder::times; three numbers.
+PHLOEM_EXPORT void phloem_decoder_times(void* decoder, double* out) {
+  static_cast<phloem::Decoder*>(decoder)->times(out);
+}
+
 // 0, 1 for a bad batch, 2 if memory ran out.
 PHLOEM_EXPORT int32_t phloem_forward(void* decoder, const phloem::Batch* batch) {
   try {

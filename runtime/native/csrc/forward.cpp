@@ -4,6 +4,7 @@
 #include "forward.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 namespace phloem {
@@ -13,6 +14,20 @@ namespace {
 // the weights of a few groups stream through it.
 constexpr int64_t kRowBlock = 64;
 constexpr int64_t kRowsPerPiece = 4;
+
+// Adds the time of its own life to a sum.
+class Timed {
+ public:
+  explicit Timed(double& sum) : sum_(sum) {}
+  ~Timed() { sum_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double& sum_;
+  Clock::time_point start_ = Clock::now();
+};
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -62,6 +77,7 @@ Decoder::Decoder(const ModelConfig& config, const Layer* layers, const KernelTab
 
 const char* Decoder::forward(const Batch& batch) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  const Timed timed(seconds_[kTotal]);
   if (const char* fault = find_fault(batch, config_)) return fault;
   if (batch.rows == 0) return nullptr;
   const int64_t rows = batch.rows, hidden = config_.hidden, half = config_.rotary_dim / 2;
@@ -93,6 +109,11 @@ const char* Decoder::forward(const Batch& batch) {
   pack_normed(wanted, config_.final_norm, config_.head, batch.wanted);
   multiply(config_.head, batch.wanted, batch.logits, config_.vocab, false);
   return nullptr;
+}
+
+void Decoder::times(double* out) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::copy_n(seconds_, int{kShares}, out);
 }
 
 // Attention tasks: (sequence, rows, KV heads), and also key segments where there would be too few
@@ -168,13 +189,7 @@ void Decoder::attend(const Batch& batch, int index) {
     kernels_.store_bf16(x - kv_width, static_cast<int>(kv_width), batch.keys[index] + slot);
     kernels_.store_bf16(x, static_cast<int>(kv_width), batch.values[index] + slot);
   });
-  const int64_t scratch = attention_scratch(config_.head_dim);
-  pool_.run(static_cast<int64_t>(tasks_.size()), [&](int64_t i, int thread) {
-    const AttentionArgs args{&config_,           &batch, qkv_,
-                             qkv_width_,         batch.keys[index],
-                             batch.values[index], parts_, attention_scratch_[thread].get(scratch)};
-    kernels_.attend(&args, &tasks_[i]);
-  });
+  run_tasks(batch, index);
   for_rows(batch.rows, [&](int64_t r, int thread) {
     float* row = row_scratch_[thread].get(widest_);
     const int64_t size = 2 + head_dim, stride = config_.heads * size;
@@ -184,6 +199,17 @@ void Decoder::attend(const Batch& batch, int index) {
       kernels_.combine(parts + h * size, count, stride, config_.head_dim, row + h * head_dim);
     }
     kernels_.pack_row(row, static_cast<int>(head_width_), layer.output.format, r, &packed_);
+  });
+}
+
+void Decoder::run_tasks(const Batch& batch, int index) {
+  const Timed timed(seconds_[kAttention]);
+  const int64_t scratch = attention_scratch(config_.head_dim);
+  pool_.run(static_cast<int64_t>(tasks_.size()), [&](int64_t i, int thread) {
+    const AttentionArgs args{&config_,            &batch, qkv_,
+                             qkv_width_,          batch.keys[index],
+                             batch.values[index], parts_, attention_scratch_[thread].get(scratch)};
+    kernels_.attend(&args, &tasks_[i]);
   });
 }
 
@@ -198,6 +224,7 @@ void Decoder::pack_normed(const float* x, const float* norm, const Matrix& reade
 
 void Decoder::multiply(const Matrix& matrix, int64_t rows, float* out, int64_t stride,
                        bool accumulate) {
+  const Timed timed(seconds_[kMatrices]);
   const int64_t groups = ceil_div(matrix.outputs, kGroup), row_blocks = ceil_div(rows, kRowBlock);
   // Enough pieces that no thread waits long for another, few enough that claiming is free.
   const auto gemm = matrix.format == kQ4   ? kernels_.gemm_q4

@@ -44,17 +44,24 @@ class Decoder {
   // Returns null, or what is wrong with the batch (nothing was written then).
   const char* forward(const Batch& batch);
 
+  // Seconds of all passes so far: in matrix products, in attention, and in all.
+  void times(double* out);
+
  private:
   void plan(const Batch& batch);
   void run_layer(const Batch& batch, int index);
   void attend(const Batch& batch, int index);
+  void run_tasks(const Batch& batch, int index);
   void pack_normed(const float* x, const float* norm, const Matrix& reader, int64_t rows);
   void multiply(const Matrix& matrix, int64_t rows, float* out, int64_t stride, bool accumulate);
   template <class Body>
   void for_rows(int64_t rows, const Body& body);
 
+  enum Share { kMatrices, kAttention, kTotal, kShares };
+
   ModelConfig config_;
   std::vector<Layer> layers_;
+  double seconds_[kShares] = {};
   const KernelTable& kernels_;
   Pool pool_;
   std::mutex mutex_;  // scratch and pool serve one pass at a time
