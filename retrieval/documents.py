@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from array import array
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
@@ -103,11 +104,11 @@ def problem(doc: Document) -> str | None:
 
 def fingerprint(doc: Document) -> str:
     """A hash of what `doc` says; two documents with equal ones need not be stored twice."""
-    content: list[Any] = [doc.text, doc.title, doc.meta]
+    content = json.dumps([doc.text, doc.title, doc.meta], sort_keys=True, default=list)
+    digest = hashlib.sha256(content.encode())
     if doc.vector is not None:
-        content.append([float(x) for x in doc.vector])
-    packed = json.dumps(content, sort_keys=True, ensure_ascii=True, default=list)
-    return hashlib.sha256(packed.encode()).hexdigest()[:32]
+        digest.update(array("f", doc.vector).tobytes())
+    return digest.hexdigest()[:32]
 
 
 def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

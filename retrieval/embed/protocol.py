@@ -60,8 +60,13 @@ def check_embedder(given: str, kept: str | None, *, index: str) -> None:
 
 def unit_vector(values: Sequence[float]) -> Matrix:
     """`values` as float32 [dims] of length 1. Raises `RetrievalError` if that can't be."""
-    vector = np.asarray(values, dtype=np.float32)
+    wrong = RetrievalError("a vector must be a list of finite numbers that are not all zero")
+    try:
+        with np.errstate(over="ignore"):
+            vector = np.asarray(values, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise wrong from None
     norm = float(np.linalg.norm(vector))
     if vector.ndim != 1 or not np.isfinite(norm) or norm == 0.0:
-        raise RetrievalError("a vector must be a list of finite numbers that are not all zero")
+        raise wrong
     return vector / np.float32(norm)

@@ -338,6 +338,20 @@ async def test_vectors_may_begin_with_any_document(store: Store, index: str) -> 
     assert ids(hits) == ["w", "v"]
 
 
+async def test_vectors_that_are_none_are_refused(store: Store, index: str) -> None:
+    """Words, infinities, zeros, nothing and nested lists are no vector of a document or query."""
+    await store.add([Document("good", "x", vector=[1.0, 0.0])], index=index)
+    nan = float("nan")
+    bad: list[Any] = [["a", "b"], [1e60, 1.0], [nan, 1.0], [0.0, 0.0], [], [[1.0], [2.0]]]
+    docs = [Document(f"bad{n}", "x", vector=vector) for n, vector in enumerate(bad)]
+    report = await store.add(docs, index=index)
+    assert report.added == 0
+    assert [id_ for id_, _ in report.failed] == [doc.id for doc in docs]
+    for vector in bad:
+        with pytest.raises(RetrievalError, match="a vector must be"):
+            await store.search(Query("x", index=index, mode="knn", vector=vector))
+
+
 async def test_vectors_of_an_index_without_any(store: Store, index: str) -> None:
     """Searching by vector where there are none says so, and what to do."""
     await store.add(ANIMALS, index=index)
