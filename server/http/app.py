@@ -6,7 +6,6 @@ application (`serve.py`).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -17,7 +16,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
-from phloem.server.http import health
+from phloem.server.http import bridge, health
 from phloem.server.http.context import RequestContext
 from phloem.server.http.gatekeeper import OPEN_PATHS, Gatekeeper
 from phloem.server.http.replies import add_handlers
@@ -95,11 +94,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state: ServerState = app.state.server
     manager: RunManager = app.state.manager
     state.engine.start()
-    recovering = asyncio.ensure_future(manager.recover())
+    manager.spawn(manager.recover())
     yield
-    recovering.cancel()
-    await asyncio.wait({recovering})
     await manager.stop()
+    if state.retriever is not None:
+        await bridge.call(state.retriever.aclose())
     await state.engine.stop()
 
 

@@ -87,9 +87,12 @@ def configure_logs(settings: Settings) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(settings.log_level.upper())
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+    for name in ("uvicorn", "uvicorn.error"):
         logging.getLogger(name).handlers = []
         logging.getLogger(name).propagate = True
+    # Its access log shows queries; ours does not (`context.py`).
+    logging.getLogger("uvicorn.access").handlers = []
+    logging.getLogger("uvicorn.access").propagate = False
     # The clients of search and model servers log URLs at these levels.
     for name in ("elastic_transport", "httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -56,6 +56,8 @@ class JournalRecord(Record):
     store: Store | None = None
     unfinished: set[Address] = field(default_factory=set)
     """Tool calls that were begun by an execution that died."""
+    repeat_unfinished: bool = False
+    """Whether those are called again: somebody has looked."""
 
     @classmethod
     def load(
@@ -112,7 +114,7 @@ class JournalRecord(Record):
         """
         seq = len(self.entries.get(path, ()))
         if (path, seq) in self.unfinished:
-            if not repeatable:
+            if not (repeatable or self.repeat_unfinished):
                 raise ToolError(
                     f"the {kind} {name!r} had begun when the server stopped, and whether it "
                     "happened is not known",

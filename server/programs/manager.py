@@ -90,8 +90,7 @@ class RunManager:
         )  # fmt: skip
         effects = await asyncio.to_thread(read_effects, self.runs.store, row.id)
         record = JournalRecord.load(row.id, self.runs.store, effects, row.seed)
-        if repeat_unfinished:
-            record.unfinished.clear()
+        record.repeat_unfinished = repeat_unfinished
         return self._launch(row, self._prepare(self.catalog.get(row.program), row, record))
 
     def differences(self, row: RunRow) -> list[str]:
@@ -136,9 +135,15 @@ class RunManager:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do `work` beside the requests; it ends with the server at the latest."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("background_work_failed", exc_info=error)
+
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ended)
 
     def _launch(self, row: RunRow, started: Started) -> LiveRun:
         live = LiveRun(row)
@@ -242,13 +247,15 @@ class RunManager:
         if not self.state.engine.loaded:
             return
         for row in await asyncio.to_thread(self.runs.unfinished):
-            if row.background:
+            if not row.background:
+                self.runs.update(row.id, status="interrupted", finished_at=time.time())
+                continue
+            try:
                 live = await self.resume(row)
-                log.info("run_recovered", run=row.id, status=live.row.status, attempt=row.attempt)
+            except PhloemError as error:
+                log.error("run_not_recovered", run=row.id, reason=error.message)
             else:
-                await asyncio.wrap_future(
-                    self.runs.update(row.id, status="interrupted", finished_at=time.time())
-                )
+                log.info("run_recovered", run=row.id, status=live.row.status, attempt=row.attempt)
 
     async def stop(self) -> None:
         """End all runs; those in the background are resumed by the next server."""

@@ -17,7 +17,7 @@ from fastapi import APIRouter, Header
 from starlette.requests import Request
 from starlette.responses import Response
 
-from phloem.errors import Cancelled
+from phloem.errors import Cancelled, JournalError
 from phloem.programs.executor.record import digest
 from phloem.server.http.body import StrictRoute
 from phloem.server.http.disconnect import while_connected
@@ -60,7 +60,14 @@ async def start_run(
         known = await asyncio.to_thread(manager.runs.by_key, row.caller, key)
         if known is not None:
             return await _again(known, row, request, manager, body)
-    live = await manager.start(registered, row)
+    try:
+        live = await manager.start(registered, row)
+    except JournalError:
+        # Two requests with one key came at once, and the other was first.
+        first = await asyncio.to_thread(manager.runs.by_key, row.caller, key or "")
+        if first is None:
+            raise
+        return await _again(first, row, request, manager, body)
     return await answer(live, request, manager, stream=body.stream, background=body.background)
 
 

@@ -9,14 +9,17 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
+import httpx
 import pytest
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
+import phloem as ph
 from phloem.errors import ModelNotFound, RetrievalUnavailable
 from phloem.grammar.analyser import default_analyser
 from phloem.programs.testing import ScriptedBackend
 from phloem.retrieval.base import Hits, Query
+from phloem.retrieval.defaults import default_retriever
 from phloem.server.http.engine import Engine
 from phloem.server.http.health import ready
 from phloem.server.http.logs import configure_logs
@@ -107,8 +110,9 @@ def test_the_log_is_json_with_trace_ids_and_without_prompts(
 ) -> None:
     """A request is one JSON line with ids, status and time, and no text of it."""
     trace = "1" * 32
-    server.client.post(
-        "/v1/chat/completions?secret=DO-NOT-LOG",
+    # A new connection, whose protocol object is made while the log is on.
+    httpx.post(
+        f"{server.url}/v1/chat/completions?secret=DO-NOT-LOG",
         json=server.chat_body(messages=[{"role": "user", "content": "DO-NOT-LOG"}]),
         headers={"traceparent": f"00-{trace}-{'2' * 16}-01", "x-request-id": "r-1"},
     )
@@ -213,3 +217,46 @@ def test_an_internal_error_is_a_500_that_tells_nothing() -> None:
         assert "DO-NOT-SHOW" not in reply.text
         assert server.metric("phloem_requests_finished_total", kind="chat", reason="error") == 1
         assert server.client.get("/health").status_code == 200
+
+
+@ph.function
+def searching(s: ph.State, question: str) -> str:
+    """A program whose retrieval fails."""
+    s += ph.retrieve(question, retries=0)[0].text
+    return s.text()
+
+
+@ph.function
+def raising(s: ph.State, question: str) -> str:
+    """A program with an error of its own."""
+    raise ValueError(f"nothing for {question}")
+
+
+def test_secrets_stay_out_of_everything_that_is_said(log: io.StringIO) -> None:
+    """Neither the key nor the password of the search server is in a reply, the log or the
+    metrics, after a good call, a bad key, a failed retrieval and an error in a program."""
+    key, password = "sk-test-DO-NOT-LOG-123", "p4ss-DO-NOT-LOG"
+    address = f"http://bob:{password}@127.0.0.1:1"
+    with serving(
+        ScriptedBackend(lambda *_: "fine"), [searching, raising], api_key=key, es_url=address
+    ) as server:
+        server.state.retriever = default_retriever({"PHLOEM_ES_URL": address})
+        server.client.headers["authorization"] = f"Bearer {key}"
+        replies = [
+            server.chat(),
+            server.run("searching", args={"question": "x"}),
+            server.run("raising", args={"question": "x"}),
+            server.client.get("/metrics"),
+            server.client.get("/v1/runs"),
+            server.client.get("/ready"),
+        ]
+        server.client.headers["authorization"] = f"Bearer {key}x"
+        replies.append(server.chat())
+        metric = {"kind": "run", "reason": "error"}
+        assert server.metric("phloem_requests_finished_total", **metric) == 2
+    statuses = [reply.status_code for reply in replies]
+    assert statuses == [200, 502, 422, 200, 200, 503, 401]
+    said = log.getvalue() + "".join(reply.text for reply in replies)
+    for secret in (key, password):
+        assert secret not in said
+        assert base64.b64encode(secret.encode()).decode().rstrip("=") not in said

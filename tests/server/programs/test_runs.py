@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,21 @@ def test_an_idempotency_key_starts_one_run(server: Running) -> None:
     assert first == again
     other = server.client.post(url, json={"args": {"topic": "x"}}, headers=headers)
     assert other.status_code == 409
+
+
+def test_requests_of_one_key_that_come_at_once_start_one_run(server: Running) -> None:
+    """Of eight equal requests at once with one key, all get the same run."""
+
+    def one(_: int) -> str:
+        reply = server.client.post(
+            "/v1/programs/story/runs",
+            json={"args": {"topic": "sea"}},
+            headers={"idempotency-key": "k2"},
+        )
+        return str(reply.json()["id"])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(one, range(8)))) == 1
 
 
 def test_a_deleted_run_is_gone(server: Running) -> None:
