@@ -20,6 +20,8 @@ from phloem.errors import ProgramError
 __all__ = ["call", "loop", "on_loop_thread", "submit", "wait"]
 
 T = TypeVar("T")
+STOP_S = 2.0
+"""How long a process that ends waits for its runs to be cancelled."""
 
 _lock = threading.Lock()
 _state: dict[str, Any] = {"loop": None, "thread": None, "pid": None}
@@ -43,15 +45,16 @@ def _stop() -> None:
     running, thread = _state["loop"], _state["thread"]
     if running is not None and _state["pid"] == os.getpid() and thread is not None:
         running.call_soon_threadsafe(running.stop)
-        thread.join(timeout=5)
+        thread.join(timeout=2 * STOP_S)
 
 
 def _serve(fresh: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(fresh)
     fresh.run_forever()
-    for task in asyncio.all_tasks(fresh):
-        task.cancel()
-    fresh.run_until_complete(asyncio.sleep(0))
+    if tasks := asyncio.all_tasks(fresh):
+        for task in tasks:
+            task.cancel()
+        fresh.run_until_complete(asyncio.wait(tasks, timeout=STOP_S))
     fresh.close()
 
 

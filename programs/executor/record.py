@@ -118,6 +118,17 @@ class Record:
             self.drawn_seed = draw() if given is None else given
         return self.drawn_seed
 
+    def belongs_to(self, fingerprint: str) -> None:
+        """Note the model that the run uses. Raises `NonDeterminism` if the record is of another."""
+        if self.fingerprint not in {"", fingerprint}:
+            raise NonDeterminism(
+                "the record was made with another model or tokenizer",
+                hint="resume it on an engine with the model it was made with",
+                recorded=self.fingerprint,
+                now=fingerprint,
+            )
+        self.fingerprint = fingerprint
+
     def replaying(self, path: str) -> bool:
         """Whether the next effect on `path` is answered from the record."""
         if self.mode == "write":

@@ -129,7 +129,9 @@ class Run:
         if self._ready is None:
             async with self._loading:
                 if self._ready is None:
-                    self._ready = await asyncio.to_thread(_load, self.settings.backend)
+                    loaded = await asyncio.to_thread(_load, self.settings.backend)
+                    self.record.belongs_to(loaded.capabilities.fingerprint)
+                    self._ready = loaded
         return self._ready
 
     async def retriever(self) -> Retriever:

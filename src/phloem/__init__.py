@@ -51,7 +51,9 @@ if TYPE_CHECKING:
     from phloem.programs.choices import (
         unconditional_likelihood_normalized as unconditional_likelihood_normalized,
     )
+    from phloem.programs.executor.values import register_codec as register_codec
     from phloem.programs.graph import StateGraph as StateGraph
+    from phloem.programs.quoted import Quote as Quote
     from phloem.retrieval.base import Document as Document
     from phloem.retrieval.base import Hit as Hit
     from phloem.retrieval.base import Hits as Hits
@@ -82,7 +84,9 @@ _MODULES: dict[str, list[str]] = {
         "greedy_token_selection", "likelihood", "token_length_normalized",
         "unconditional_likelihood_normalized",
     ],
+    "programs.executor.values": ["register_codec"],
     "programs.graph": ["StateGraph"],
+    "programs.quoted": ["Quote"],
     "retrieval.base": ["Document", "Hit", "Hits", "Query"],
 }  # fmt: skip
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -219,6 +219,16 @@ def test_a_changed_program_is_noticed() -> None:
         different.replay(record)
 
 
+def test_a_record_belongs_to_its_model() -> None:
+    """Resuming on another model is refused before any step."""
+    record = recorded().record()
+    del record["entries"][""][-1]
+    other = engine(limits={"fingerprint": "another"})
+    with pytest.raises(NonDeterminism, match="another model"):
+        program.resume(record, backend=other, retriever=FakeRetriever())
+    assert other.steps == 0
+
+
 def test_hash_follows_helpers_and_prompts_not_lines() -> None:
     """The identity changes with code, helpers and prompts, and not with their place."""
     from .test_semantics import load

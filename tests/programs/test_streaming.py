@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import phloem as ph
 from phloem.programs import events as ev
@@ -123,3 +125,32 @@ def test_reading_a_variable_waits_for_it_alone() -> None:
 
     loop.loop().call_soon_threadsafe(go_on.set)
     assert state["b"] == "two"
+
+
+EXIT = """
+import asyncio
+import phloem as ph
+from phloem.programs.testing import ScriptedBackend
+
+@ph.function
+def program(s):
+    forks = s.fork(3)
+    forks += ph.gen("x")
+    forks.join()
+
+backend = ScriptedBackend(lambda *_: "x" * 10_000, gate=lambda: asyncio.sleep(0.01))
+state = program.run(stream=True, backend=backend)
+print("leaving")
+"""
+
+
+def test_a_process_can_end_while_a_run_is_running() -> None:
+    """Leaving the process cancels its runs: it ends at once and says nothing."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", EXIT],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "leaving\n", "")
