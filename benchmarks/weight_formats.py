@@ -1,6 +1,6 @@
-"""What each weight format costs and gives, in torch on this CPU: decode speed and perplexity.
+"""What each weight format costs and gives on this CPU: decode speed and perplexity.
 
-Usage: python benchmarks/weight_formats.py [--tokens N]
+Usage: python benchmarks/weight_formats.py [--tokens N] [--torch]
 
 Loads the default model in every format, times decode steps at several batch sizes, and scores a
 fixed text (the demo's handbook) a few rows at a time, so that the small-batch kernels are used.
@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
+from phloem.runtime.model import load
 from phloem.runtime.model.batch import Decoder, ForwardBatch
 from phloem.runtime.model.convert import Held
-from phloem.runtime.model.load import load_model
 
 FORMATS: tuple[Held, ...] = ("float32", "bfloat16", "int8", "int4")
 SEQUENCES = (1, 4, 8, 32)
@@ -71,11 +71,17 @@ def main() -> None:
     """Print a row per format."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=400, help="length of the scored text")
-    count = parser.parse_args().tokens
+    parser.add_argument(
+        "--torch", action="store_true", help="torch's decoder, not the compiled one"
+    )
+    arguments = parser.parse_args()
+    count = arguments.tokens
+    if arguments.torch:
+        load.native_decoder = lambda *_: None
     text = "\n\n".join(path.read_text() for path in sorted(HANDBOOK.glob("*.md")))
     print(f"{torch.get_num_threads()} threads; tokens per second at {SEQUENCES}, perplexity")
     for held in FORMATS:
-        model = load_model(device="cpu", dtype=held)
+        model = load.load_model(device="cpu", dtype=held)
         ids = model.tokenizer.encode(text)[:count]
         rates = "  ".join(f"{decode_rate(model.decoder, n):6.0f}" for n in SEQUENCES)
         print(f"{held:9} {rates}   {perplexity(model.decoder, ids):.3f}", flush=True)

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from phloem.errors import ConfigError, ModelError, Unsupported
 from phloem.runtime.model import load
+from phloem.runtime.model.cache import cache_dir
 from phloem.runtime.model.load import load_model
 from phloem.runtime.model.store import DEFAULT_MODEL, model_path
 from phloem.runtime.model.tiny import CHATML, tiny_tokenizer
@@ -46,9 +47,17 @@ GGUF_NAMES = {
 
 @pytest.fixture(autouse=True)
 def own_cache(request, tmp_path, monkeypatch):
-    """A cache directory of the test's own, except where the real model is used."""
-    if request.node.get_closest_marker("model") is None:
-        monkeypatch.setenv("PHLOEM_CACHE_DIR", str(tmp_path / "cache"))
+    """A cache directory of the test's own, except where the real model is used.
+
+    The compiled decoder is shared with the user's: it would take minutes to build for a test.
+    """
+    if request.node.get_closest_marker("model") is not None:
+        return
+    compiled = cache_dir() / "native"
+    compiled.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "native").symlink_to(compiled)
+    monkeypatch.setenv("PHLOEM_CACHE_DIR", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")
@@ -159,9 +168,12 @@ def test_a_folder_and_a_gguf_file_of_the_same_weights_agree(folder, gguf_file, p
     assert a.fingerprint != b.fingerprint
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
-def test_other_weight_formats_stay_near_float32(gguf_file, pages, dtype):
+def test_other_weight_formats_stay_near_float32(gguf_file, pages, monkeypatch, dtype, compiled):
     """Few rows and many rows alike, logits differ by a few percent of their spread."""
+    if not compiled:
+        monkeypatch.setattr(load, "native_decoder", lambda *_: None)
     exact = load_model(gguf_file, dtype="float32")
     other = load_model(gguf_file, dtype=dtype)
     assert other.dtype == dtype
