@@ -58,6 +58,11 @@ class DefaultAnalyser:
             found = constraint_of_type(type)
         else:
             found = Constraint("json_schema", _schema_text(schema))
+        if any("\ud800" <= char <= "\udfff" for char in found.source):
+            raise ConstraintError(
+                f"the {found.kind} holds half of a surrogate pair, which no text can",
+                hint="write the character itself, or both halves",
+            )
         if len(found.source) > MAX_SOURCE:
             raise ConstraintError(
                 f"the {found.kind} has {len(found.source):,} characters; "
@@ -130,7 +135,7 @@ def _schema_text(schema: Any) -> str:
     if not isinstance(schema, dict | bool):
         raise ConstraintError("a JSON Schema is an object or a boolean")
     try:
-        return json.dumps(schema, ensure_ascii=False)
+        return json.dumps(schema, ensure_ascii=False, allow_nan=False)
     except RecursionError as error:
         raise ConstraintError("the schema is nested too deeply to enforce") from error
     except (TypeError, ValueError) as error:

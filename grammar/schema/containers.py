@@ -224,15 +224,13 @@ def _wrong_member(context: Context, name: str, op: Op) -> Callable[[Flat], None]
 
 def _member_parts(context: Context) -> tuple[dict[str, Any], dict[str, Any], Any]:
     schema = context.schema
-    parts = [schema.get(name, {}) for name in _MEMBERS[:2]]
-    if not all(isinstance(part, dict) for part in parts):
-        context.refuse("must be an object")
-    return parts[0], parts[1], schema.get("additionalProperties", True)
+    named, patterns = (schema.get(name, {}) for name in _MEMBERS[:2])
+    return named, patterns, schema.get("additionalProperties", True)
 
 
 def required(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
     """`required`."""
-    for index, name in enumerate(context.listed(str)):
+    for index, name in enumerate(context.value):
         steps.append(Presence(name, True, (*context.order, index)))
 
 
@@ -240,7 +238,7 @@ def broken_required(context: Context) -> Choice:
     """Objects that lack a required member."""
     return [
         [lambda flat: flat.only("object"), Presence(name, False, context.order)]
-        for name in context.listed(str)
+        for name in context.value
     ]
 
 
@@ -261,7 +259,7 @@ def broken_names(context: Context) -> Choice:
 
 def dependencies(context: Context, _steps: list[Step], choices: list[Choice]) -> None:
     """`dependencies`, `dependentRequired`, `dependentSchemas`: absent, or what it needs."""
-    for name, needed in context.mapped().items():
+    for name, needed in context.value.items():
         option: list[Step] = []
         if isinstance(needed, str | list):
             wanted = [needed] if isinstance(needed, str) else needed
@@ -275,7 +273,7 @@ def dependencies(context: Context, _steps: list[Step], choices: list[Choice]) ->
 def broken_dependencies(context: Context) -> Choice:
     """The name is present, and something it needs is missing."""
     choice: Choice = []
-    for name, needed in context.mapped().items():
+    for name, needed in context.value.items():
         present: list[Step] = [
             lambda flat: flat.only("object"),
             Presence(name, True, context.order),

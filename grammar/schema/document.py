@@ -13,17 +13,11 @@ from typing import Any, NoReturn
 from urllib.parse import unquote, urldefrag, urljoin
 
 from phloem.errors import ConstraintError
+from phloem.grammar.schema.dialects import Dialect
+from phloem.grammar.schema.shapes import check_shape
 
 __all__ = ["Document", "Sub"]
 
-_DRAFTS = {
-    "draft-03": 3,
-    "draft-04": 4,
-    "draft-06": 6,
-    "draft-07": 7,
-    "2019-09": 8,
-    "2020-12": 9,
-}
 _MAX_SUBSCHEMAS = 50_000
 # Members whose value is data, not schemas: identifiers in there mean nothing.
 _DATA = {"enum", "const", "default", "examples", "example"}
@@ -47,10 +41,8 @@ class Document:
     """
 
     def __init__(self, root: Any) -> None:
-        dialect = root.get("$schema") if isinstance(root, dict) else None
-        drafts = [n for name, n in _DRAFTS.items() if isinstance(dialect, str) and name in dialect]
-        self.declared = bool(drafts)
-        self.draft = drafts[0] if drafts else 9
+        self.dialect = Dialect.of(root)
+        self.draft, self.declared = self.dialect.draft, self.dialect.declared
         self.subs: list[Sub] = []
         self._numbers: dict[tuple[int, str], int] = {}
         self._resources: dict[str, Any] = {}
@@ -72,6 +64,8 @@ class Document:
             base = self._base_of(value, base)
         key = (id(value), base)
         if key not in self._numbers:
+            if isinstance(value, dict):
+                check_shape(self.read(value), path)
             self._numbers[key] = len(self.subs)
             self.subs.append(Sub(value, base, path))
         return self._numbers[key]
@@ -132,9 +126,19 @@ class Document:
             reference=reference,
         )
 
+    def read(self, value: dict[str, Any]) -> dict[str, Any]:
+        """The members of a subschema to which the dialect gives a meaning."""
+        if self._is_reference(value):
+            return {"$ref": value["$ref"]}
+        return {name: item for name, item in value.items() if self.dialect.knows(name)}
+
+    def _is_reference(self, value: dict[str, Any]) -> bool:
+        """Whether `value` is a reference alone: up to draft 7 the siblings of $ref are ignored."""
+        return self.draft <= 7 and "$ref" in value
+
     def _identifier(self, value: dict[str, Any]) -> str | None:
-        if self.draft <= 7 and "$ref" in value:
-            return None  # Siblings of $ref are ignored by these dialects.
+        if self._is_reference(value):
+            return None
         found = value.get("id" if self.draft <= 4 else "$id")
         return found if isinstance(found, str) else None
 

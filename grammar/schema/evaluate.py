@@ -8,6 +8,7 @@ what they mean in the grammar.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from phloem.grammar.schema.document import Document, Sub
@@ -29,6 +30,7 @@ class Evaluator:
 
     def __init__(self, document: Document) -> None:
         self._document = document
+        self._read: dict[int, Sub] = {}
         self._literal_keys: dict[int, frozenset[str]] = {}
 
     def valid(self, number: int, value: Any) -> bool:
@@ -36,8 +38,9 @@ class Evaluator:
         sub = self._document.subs[number]
         if isinstance(sub.value, bool):
             return sub.value
-        if "$ref" in sub.value and self._document.draft <= 7:
-            return self._ref(sub, value)
+        if number not in self._read:
+            self._read[number] = replace(sub, value=self._document.read(sub.value))
+        sub = self._read[number]
         return all(
             check(self, sub, value)
             for check, names in _CHECKS.items()
@@ -160,7 +163,7 @@ class Evaluator:
             return False
         if "enum" not in schema:
             return True
-        # Subschemas live as long as the document, so their identity is a safe key.
+        # What was read is kept, so its identity is a safe key.
         if id(schema) not in self._literal_keys:
             self._literal_keys[id(schema)] = frozenset(map(key_of, schema["enum"]))
         return key in self._literal_keys[id(schema)]

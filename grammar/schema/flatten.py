@@ -26,13 +26,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any
 
 from phloem.errors import ConstraintError
 from phloem.grammar.schema.document import Document
 from phloem.grammar.schema.flat import Flat, State
 from phloem.grammar.schema.goals import Choice, Context, Goal, Pending, Presence, Step, weak
-from phloem.grammar.schema.keywords import NEGATIVE, POSITIVE, known, refuse_unknown
+from phloem.grammar.schema.keywords import NEGATIVE, POSITIVE, refuse_unknown
 
 __all__ = ["Flattener"]
 
@@ -114,10 +113,7 @@ class Flattener:
         sub = self.document.subs[number]
         if isinstance(sub.value, bool):
             return sub.value is positive
-        schema: dict[str, Any] = sub.value
-        if "$ref" in schema and self.document.draft <= 7:
-            schema = {"$ref": schema["$ref"]}
-        schema = {name: item for name, item in schema.items() if known(self.document, name)}
+        schema = self.document.read(sub.value)
         context = Context(self.document, sub, schema, goal.order, goal.trail, self.disjoint)
         refuse_unknown(context)
         if positive:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from phloem.grammar.schema import containers, logic, scalars
-from phloem.grammar.schema.document import Document
 from phloem.grammar.schema.goals import Choice, Context, Step
 
-__all__ = ["NEGATIVE", "POSITIVE", "known", "refuse_unknown"]
+__all__ = ["NEGATIVE", "POSITIVE", "refuse_unknown"]
 
 Handler = Callable[[Context, list[Step], list[Choice]], None]
 Breaker = Callable[[Context], Choice]
@@ -71,17 +70,6 @@ _REFUSED: dict[str, tuple[int, int]] = {
     "extends": (3, 3),
 }
 """Keyword -> the drafts, from first to last, that give it a meaning."""
-
-SINCE = {
-    "const": 6, "contains": 6, "propertyNames": 6, "if": 7, "dependentRequired": 8,
-    "dependentSchemas": 8, "prefixItems": 9,
-}  # fmt: skip
-"""Keyword -> the first draft that has it; older ones, when named, ignore it."""
-
-
-def known(document: Document, keyword: str) -> bool:
-    """Whether the document's dialect gives the keyword a meaning."""
-    return not document.declared or document.draft >= SINCE.get(keyword, 0)
 
 
 def refuse_unknown(context: Context) -> None:

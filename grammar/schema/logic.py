@@ -29,7 +29,7 @@ def _target(context: Context) -> int:
 
 
 def _branches(context: Context) -> list[int]:
-    return [context.number(item, index) for index, item in enumerate(context.listed())]
+    return [context.number(item, index) for index, item in enumerate(context.value)]
 
 
 def all_of(context: Context, steps: list[Step], _choices: list[Choice]) -> None:

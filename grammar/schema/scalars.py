@@ -14,7 +14,7 @@ from phloem.grammar.regex.nodes import Node, Not
 from phloem.grammar.schema.flat import Flat, Range
 from phloem.grammar.schema.goals import Choice, Context, Step
 from phloem.grammar.schema.strings import format_language, pattern_language
-from phloem.grammar.schema.values import TYPES, exact, is_number, lower_bound, upper_bound
+from phloem.grammar.schema.values import TYPES, exact, lower_bound, upper_bound
 
 __all__ = [
     "broken_format", "broken_literal", "broken_lower", "broken_max_length", "broken_min_length",
@@ -56,7 +56,7 @@ def broken_type(context: Context) -> Choice:
 
 
 def _values(context: Context) -> list[Any]:
-    return context.listed() if context.keyword == "enum" else [context.value]
+    return context.value if context.keyword == "enum" else [context.value]
 
 
 def literal(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
@@ -114,14 +114,8 @@ def _within(span: Range, *kinds: str) -> Callable[[Flat], None]:
     return step
 
 
-def _check_bound(context: Context) -> None:
-    if not is_number(context.value) and not isinstance(context.value, bool):
-        context.refuse(f"must be a number, not {context.value!r}")
-
-
 def lower(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
     """`minimum` and `exclusiveMinimum`."""
-    _check_bound(context)
     low, is_open = lower_bound(context.schema)
     steps.append(_within(Range(low=low, low_open=is_open)))
 
@@ -134,7 +128,6 @@ def broken_lower(context: Context) -> Choice:
 
 def upper(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
     """`maximum` and `exclusiveMaximum`."""
-    _check_bound(context)
     high, is_open = upper_bound(context.schema)
     steps.append(_within(Range(high=high, high_open=is_open)))
 
@@ -147,9 +140,7 @@ def broken_upper(context: Context) -> Choice:
 
 def multiple(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
     """`multipleOf`."""
-    step: Fraction = exact(context.value) if is_number(context.value) else Fraction(0)
-    if step <= 0:
-        context.refuse("must be a number above 0")
+    step: Fraction = exact(context.value)
 
     def add(flat: Flat) -> None:
         flat.multiples += (step,)
@@ -161,7 +152,7 @@ def multiple(context: Context, steps: list[Step], _choices: list[Choice]) -> Non
 
 def broken_multiple(context: Context) -> Choice:
     """Numbers that are no multiple; of 1, they are the fractions."""
-    if is_number(context.value) and exact(context.value) == 1:
+    if exact(context.value) == 1:
         return [[lambda flat: flat.only("fraction")]]
     return [[context.blocker(kind)] for kind in _NUMBERS]
 
@@ -202,8 +193,6 @@ def _in(language: Node) -> Callable[[Flat], None]:
 
 
 def _pattern(context: Context) -> Node:
-    if not isinstance(context.value, str):
-        context.refuse(f"must be a string, not {context.value!r}")
     return pattern_language(context.value)
 
 
