@@ -66,10 +66,10 @@ class ElasticsearchTransport:
             return Reply(error.meta.status, error.body)
         except elastic_transport.TlsError as error:
             raise untrusted(self._address, error.message) from None
-        except elastic_transport.ConnectionError as error:
-            raise unreachable(self._address, error.message) from None
         except elastic_transport.SerializationError as error:
             raise not_json(self._address, 200, error.message) from None
+        except elastic_transport.TransportError as error:
+            raise unreachable(self._address, error.message) from None
         return Reply(answer.meta.status, answer.body)
 
     async def close(self) -> None:
