@@ -35,6 +35,9 @@ def caller_of(request: Request) -> str:
 async def get_run(run_id: str, request: Request, manager: Manager) -> RunRow:
     """The run of the path. Raises 404, also for a run of another key."""
     live = manager.live.get(run_id)
+    if live is not None and live.row.finished_at is not None:
+        # It is being put on disk: what is shown as over can be read in full.
+        await live.ended()
     row = live.row if live is not None else await asyncio.to_thread(manager.runs.get, run_id)
     if row is None or (manager.state.keys and row.caller != caller_of(request)):
         raise RequestError(404, "there is no such run", code="run_not_found", param="run_id")

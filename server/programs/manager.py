@@ -114,7 +114,11 @@ class RunManager:
             "token_budget": row.options.get("token_budget"),
             "namespace": row.caller if self.state.settings.isolate_keys else "",
         }
-        asked = {**row.options.get("sampling", {}), **settings, **registered.parse(row.args)}
+        own = registered.program.parameters
+        settings |= row.options.get("sampling", {})
+        # A parameter that has a setting's name gets the client's value or its default, not ours.
+        asked = {name: value for name, value in settings.items() if name not in own}
+        asked |= registered.parse(row.args)
         started = prepare(registered.program, (), asked, record)
         started.run.id = row.id
         started.run.trace_id = row.trace_id

@@ -52,4 +52,10 @@ def growing(s: ph.State, times: int) -> str:
     return s["second"]
 
 
-PROGRAMS = [story, broken, endless, branches, growing]
+@ph.function
+def namesake(s: ph.State, seed: int = 5, backend: str = "none", deadline: int = 7) -> str:
+    """Its parameters have the names of settings."""
+    return f"{seed} {backend} {deadline}"
+
+
+PROGRAMS = [story, broken, endless, branches, growing, namesake]

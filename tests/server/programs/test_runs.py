@@ -39,7 +39,7 @@ def events(text: str) -> list[Event]:
 def test_programs_say_what_they_take(server: Running) -> None:
     """The list gives each program's doc and the JSON Schema of its arguments."""
     listed = {one["name"]: one for one in server.client.get("/v1/programs").json()["data"]}
-    assert set(listed) == {"story", "broken", "endless", "branches", "growing"}
+    assert set(listed) == {"story", "broken", "endless", "branches", "growing", "namesake"}
     story = listed["story"]
     assert story["doc"] == "Tell a story."
     assert story["arguments"]["required"] == ["topic"]
@@ -90,6 +90,13 @@ def test_bad_arguments_are_named(server: Running, body: dict[str, Any], param: s
     reply = server.run("story", **body)
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == param
+
+
+def test_parameters_with_the_names_of_settings_are_the_programs_own(server: Running) -> None:
+    """A parameter called like a setting gets the client's value, or its own default."""
+    reply = server.run("namesake", seed=9, deadline_s=30)
+    assert reply.json()["value"] == "5 none 7"
+    assert server.run("namesake", args={"seed": 1}).json()["value"] == "1 none 7"
 
 
 def test_an_error_of_the_program_names_its_place(server: Running) -> None:
