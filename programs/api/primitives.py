@@ -18,7 +18,7 @@ from phloem.programs.api import value_style
 from phloem.programs.api.marks import mark
 from phloem.programs.effects import Choose, Expression, Generate, Search
 from phloem.programs.executor import hub
-from phloem.programs.executor.frame import current
+from phloem.programs.executor.frame import current, value_frame
 from phloem.programs.executor.run import Run
 from phloem.programs.executor.sampling import STEP_OPTIONS, clean
 from phloem.retrieval.base import Filter, Hit, Hits, Mode, Reranker
@@ -84,9 +84,8 @@ def gen(
     constraint that can't be enforced, `TruncatedOutput` if `max_tokens` cut a parsed value.
     """
     given = dict(locals())
-    frame = current()
-    value_program = frame is not None and frame.style == "value"
-    if variables and not value_program:
+    frame = value_frame()
+    if variables and frame is None:
         raise CompileError(
             f"gen() has no argument {next(iter(variables))!r}",
             hint="template variables belong to value style; in state style add text to s",
@@ -120,7 +119,7 @@ def gen(
         timeout=timeout,
         retries=retries,
     )
-    if frame is not None and value_program:
+    if frame is not None:
         return value_style.step(frame, effect, variables, fresh=fresh)
     return Expression((effect,))
 
@@ -170,8 +169,8 @@ def select(
             f"temperature={temperature!r} is not a number of 0 or more", hint="give 0 for the best"
         )
     effect = Choose(name, texts, choices_method, float(temperature), timeout, retries)
-    frame = current()
-    if frame is not None and frame.style == "value":
+    frame = value_frame()
+    if frame is not None:
         return value_style.step(frame, effect, variables, fresh=fresh)
     if variables:
         raise CompileError(

@@ -12,7 +12,7 @@ from typing import Any
 from phloem.programs.api import value_style
 from phloem.programs.api.marks import mark
 from phloem.programs.effects import Expression, Generate
-from phloem.programs.executor.frame import current
+from phloem.programs.executor.frame import value_frame
 from phloem.programs.executor.run import Run
 from phloem.programs.executor.sampling import clean
 from phloem.retrieval.base import Hit
@@ -43,7 +43,7 @@ def quote(
     constraint = Run.analyser().quote(passages)
     options = clean({"max_tokens": max_tokens, "temperature": temperature})
     effect = Generate(name, options, constraint, quoted=passages, timeout=timeout, retries=retries)
-    frame = current()
-    if frame is not None and frame.style == "value":
+    frame = value_frame()
+    if frame is not None:
         return value_style.step(frame, effect, {"docs": docs, **variables}, fresh=fresh)
     return Expression((effect,))

@@ -23,7 +23,7 @@ from phloem.programs.effects import (
     RoleEnd,
     to_expression,
 )
-from phloem.programs.executor.frame import current
+from phloem.programs.executor.frame import value_frame
 
 __all__ = [
     "assistant",
@@ -45,8 +45,8 @@ __all__ = [
 
 def _give(*items: Effect) -> Any:
     """The expression of `items` in state style; in value style they are done at once."""
-    frame = current()
-    if frame is None or frame.style == "state":
+    frame = value_frame()
+    if frame is None:
         return Expression(items)
     for item in items:
         frame.act(frame.branch, item)
@@ -130,8 +130,8 @@ def separate_reasoning(expression: Any, model_type: str) -> Expression:
 
 @contextmanager
 def _parallel() -> Iterator[None]:
-    frame = current()
-    if frame is None or frame.style != "value":
+    frame = value_frame()
+    if frame is None:
         raise ProgramError(
             "parallel() works inside a running value-style program",
             hint="in state style use s.fork()",

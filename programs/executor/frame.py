@@ -8,6 +8,7 @@ however many runs interleave on the thread.
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import types
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from phloem.errors import ProgramError
 from phloem.programs.effects import Effect
 from phloem.programs.executor import hub
 from phloem.programs.executor.branch import Branch
@@ -23,9 +25,9 @@ from phloem.programs.executor.deferred import Deferred
 from phloem.programs.executor.perform import perform
 from phloem.programs.executor.run import Run, Site
 
-__all__ = ["Frame", "Handle", "current", "enter", "leave"]
+__all__ = ["Frame", "Handle", "current", "enter", "leave", "value_frame"]
 
-_PACKAGE = str(Path(__file__).parents[2])
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
 @dataclass
@@ -86,6 +88,23 @@ _current: ContextVar[Frame | None] = ContextVar("phloem_frame", default=None)
 def current() -> Frame | None:
     """The innermost program that is running here, or None."""
     return _current.get() if hub.in_greenlet() else None
+
+
+def value_frame() -> Frame | None:
+    """The current program if it is in value style, where a step acts at once; else None.
+
+    Raises `ProgramError` in a task or thread that such a program started: a step there would
+    have nowhere to wait.
+    """
+    frame = _current.get()
+    if frame is None or frame.style != "value":
+        return None
+    if not hub.in_greenlet():
+        raise ProgramError(
+            f"a step of {frame.program}() was called from a task or thread that it started",
+            hint="call steps from the program's own code; parallel() runs them side by side",
+        )
+    return frame
 
 
 def enter(frame: Frame) -> Any:

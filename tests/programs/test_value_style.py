@@ -232,3 +232,50 @@ def test_independent_sessions_are_given_back() -> None:
 
     program.run("x", backend=backend)
     assert most == 1
+
+
+def test_steps_in_tasks_of_the_program_are_refused() -> None:
+    """A step called in a task that the program started is an error, not a silent nothing."""
+
+    async def part(n: int) -> str:
+        return ph.gen("other", extra=n)
+
+    @ph.function(prompts=PROMPTS)
+    async def program(q):
+        return await asyncio.gather(part(1), part(2))
+
+    with pytest.raises(ProgramError, match="task or thread that it started"):
+        program.run("x", backend=ScriptedBackend(["a", "b"]))
+
+
+def test_steps_in_awaited_helpers_are_steps() -> None:
+    """A helper that is awaited, not started as a task, is the program's own code."""
+
+    async def part(n: int) -> str:
+        await asyncio.sleep(0)
+        return ph.gen("other", extra=n)
+
+    @ph.function(prompts=PROMPTS)
+    async def program(q):
+        return await part(1), await part(2)
+
+    assert program.run("x", backend=ScriptedBackend(["a", "b"])).value == ("a", "b")
+
+
+def test_tools_may_run_programs() -> None:
+    """Inside a tool there is no running program: it may run one of its own."""
+    backend = ScriptedBackend(["a", "b"])
+
+    @ph.function(prompts=PROMPTS)
+    def inner(q):
+        return ph.gen("other")
+
+    @ph.tool
+    def ask(q: str) -> str:
+        return inner.run(q, backend=backend).value
+
+    @ph.function(prompts=PROMPTS)
+    def program(q):
+        return ask("y"), ph.gen("other")
+
+    assert program.run("x", backend=backend).value == ("a", "b")
