@@ -5,9 +5,9 @@
 Every engine sees the same texts: each instance as compact JSON in its own order of members, and,
 where phloem has a fixed order, in that order too; an instance counts as accepted if either is.
 Each token is checked against the engine's mask, whose CPU time is taken, and the end of the
-sequence after the last one. "fully right" is a schema all of whose instances are judged right; "wrong" is
-one that accepts an invalid or rejects a valid instance. Peers that are not installed are left
-out. The folders default to the data beside the repository (PHLOEM_SHARED).
+sequence after the last one. "fully right" is a schema all of whose instances are judged right;
+"wrong" is one that accepts an invalid or rejects a valid instance. Peers that are not installed
+are left out. The folders default to the data beside the repository (PHLOEM_SHARED).
 """
 
 from __future__ import annotations
@@ -279,8 +279,6 @@ def main() -> None:
     parser.add_argument("--notes", action="store_true", help="name what is refused or wrong")
     options = parser.parse_args()
     compiler = compiler_of(load_model())
-    # The list of tokens that may end an item is made once for a tokenizer, not once for a mask.
-    compiler.tokenizer.holding(b'"')
     engines: dict[str, Callable[[], Any]] = {
         "phloem": lambda: phloem_engine(compiler),
         "llguidance": lambda: llguidance_engine(compiler),

@@ -26,7 +26,7 @@ from phloem.grammar.checked import CheckedMatcher
 from phloem.grammar.engine import EngineTokenizer, byte_tokenizer
 from phloem.grammar.lowering import lower, schema_model, with_prelude
 from phloem.grammar.matcher import EngineMatcher
-from phloem.grammar.schema.distinct import Tracker, needs_tracking
+from phloem.grammar.schema.distinct import ENDERS, Tracker, needs_tracking
 from phloem.grammar.spec import Constraint
 
 __all__ = ["GrammarCompiler"]
@@ -184,10 +184,13 @@ class GrammarCompiler:
         byte_root = LLMatcher(
             byte_tokenizer(), LLMatcher.grammar_from_lark(body), log_level=0, limits=limits
         )
-        tracker = None
+        tracker: Tracker | None = None
         if constraint.kind == "json_schema":
             model = schema_model(constraint.source)
-            tracker = Tracker(model) if needs_tracking(model) else None
+            if needs_tracking(model):
+                tracker = Tracker(model)
+                for enders in ENDERS:
+                    self.tokenizer.holding(enders)
         cost = len(constraint.source) + len(whole)
         return _Compiled(
             root, None if byte_root.is_error() else byte_root, constraint.after, tracker, cost

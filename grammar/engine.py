@@ -40,12 +40,13 @@ class EngineTokenizer:
         return (self.vocab_size + 31) // 32
 
     def holding(self, some: bytes) -> tuple[int, ...]:
-        """The ids of the tokens that hold any of these bytes."""
+        """The ids of the tokens that hold any of these bytes; found once, then remembered."""
         if some not in self.holders:
             self.holders[some] = tuple(
                 token
                 for token in range(self.ll.vocab_size)
-                if any(byte in some for byte in self.ll.decode_bytes([token]))
+                if len(data := bytes(self.ll.decode_bytes([token])))
+                > len(data.translate(None, some))
             )
         return self.holders[some]
 

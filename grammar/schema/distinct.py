@@ -19,10 +19,13 @@ from phloem.grammar.schema.flat import State
 from phloem.grammar.schema.model import Arrays, Kind, Literals, Model, Objects
 from phloem.grammar.schema.values import key_of
 
-__all__ = ["Tracker", "finite_items", "needs_tracking"]
+__all__ = ["ENDERS", "Tracker", "finite_items", "needs_tracking"]
 
 _MAX_FINITE = 60
 _SPACE = b" \t\n\r"
+_QUOTE, _BRACKETS, _ANY_END = b'"', b"]}", b'",]}' + _SPACE
+ENDERS = (_QUOTE, _BRACKETS, _ANY_END)
+"""What `Tracker.enders` may answer, besides nothing."""
 
 
 def finite_items(model: Model, kind: Arrays) -> list[str] | None:
@@ -96,12 +99,12 @@ class Tracker:
             return b""
         frame = risky[-1]
         if not frame.is_array or frame is not self._stack[-1]:
-            return b'"' if not frame.is_array else b"]}"
+            return _BRACKETS if frame.is_array else _QUOTE
         if self._mode in {"string", "string escape"}:
             # In a tracked grammar every string has one spelling, so its beginning tells.
             part = self._text[frame.start :].decode(errors="ignore")
-            return b'"' if any(text.startswith(part) for text in frame.texts) else b""
-        return b'",]}' + _SPACE
+            return _QUOTE if any(text.startswith(part) for text in frame.texts) else b""
+        return _ANY_END
 
     def _byte(self, byte: int) -> bool:
         position = len(self._text)
