@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from phloem.grammar.defaults import set_default_tokenizer
 from phloem.programs import registry
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ __version__ = "0.1.0"
 registry.register("backend", "phloem.runtime.embedded:EmbeddedBackend")
 registry.register("analyser", "phloem.grammar.analyser:default_analyser")
 registry.register("retriever", "phloem.retrieval:default_retriever")
+set_default_tokenizer("phloem.runtime.model.load:load_model")
 
 _ROLES = ["system", "user", "assistant"]
 _MODULES: dict[str, list[str]] = {
