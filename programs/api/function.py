@@ -357,6 +357,9 @@ def function(
     `opaque=True` keeps the compiler out: the whole function is one node, run as it stands.
     `num_api_spec_tokens` is accepted for SGLang's sake: embedded engines need no speculation
     over an API.
+
+    All runs of a process share one thread: a statement that blocks (network, sleep, long
+    computation) holds up every run, so it belongs in a `tool`, which has threads of its own.
     """
 
     def make(inner: Callable[..., Any]) -> Program:

@@ -166,15 +166,24 @@ class Lowering:
             return False
         if isinstance(node.target, ast.Name) and node.target.id == self.state:
             return True
+        # What is added to every branch of a fork may be a function of the branch's index.
+        grouped = self._is_group(node.target) and isinstance(node.value, ast.Lambda)
+        value = node.value.body if grouped and isinstance(node.value, ast.Lambda) else node.value
         return any(
             kind_of(item, self.source) in {"gen", "select", "role", "reasoning"}
-            for item in shallow(node.value)
+            for item in shallow(value)
         )
+
+    def _is_group(self, target: ast.expr) -> bool:
+        return isinstance(target, ast.Name) and target.id in self.lifter.forks
 
     def _add(self, node: ast.AugAssign) -> None:
         """`s += expression`: evaluated as a whole first, then done part by part."""
         if isinstance(node.value, ast.IfExp):
             self._add_either(node, node.value)
+            return
+        if self._is_group(node.target):
+            self._add_to_group(node)
             return
         at = node.value
         target = self._fix_target(node.target)
@@ -207,6 +216,20 @@ class Lowering:
                 draft.fields = {"atoms": part.atoms}
             draft.opaque = hidden
             self.builder.emit(draft)
+
+    def _add_to_group(self, node: ast.AugAssign) -> None:
+        """`forks += expression`: one node, named by its first step, on all branches at once."""
+        said = node.value.body if isinstance(node.value, ast.Lambda) else node.value
+        parts = parts_of(said, self.source)
+        step = next((part for part in parts if part.kind != "append"), None)
+        node.value = self.lifter.lift(node.value)
+        draft = Draft(step.kind if step else "append", node.lineno, [node])
+        if step is not None and isinstance(step.node, ast.Call):
+            facts = self.lifter.facts(step.node, step.kind)
+            draft.fields, draft.problems = facts.fields, facts.problems
+        elif parts:
+            draft.fields = {"atoms": parts[0].atoms}
+        self.builder.emit(draft)
 
     def _add_either(self, node: ast.AugAssign, value: ast.IfExp) -> None:
         """`s += a if test else b` is a branch with an addition in each arm."""

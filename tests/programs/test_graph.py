@@ -176,6 +176,24 @@ def test_loops_are_nodes() -> None:
     assert labels == ["done", "done", "next", "next"]
 
 
+def test_additions_to_all_branches_are_steps() -> None:
+    """`forks += ...`, by expression or by a function of the index, is a node of its step."""
+
+    @ph.function
+    def program(s):
+        forks = s.fork(2)
+        forks += "same"
+        forks += ph.gen("x")
+        forks += lambda i: f"{i}" + ph.select("y", ["a", "b"])
+        forks[0] += "only" + ph.gen("z")
+        forks.join()
+
+    assert program.graph.opaque == ()
+    assert [node.id.split(":")[0] for node in program.graph.nodes.values()] == [
+        *("fork", "python", "gen", "select", "append", "gen", "join", "return")
+    ]
+
+
 def test_with_role_blocks_are_appends() -> None:
     """`with s.user():` opens and closes a message around the nodes of its body."""
 
