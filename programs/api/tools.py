@@ -29,6 +29,7 @@ class Tool:
 
     Calling it in a program runs it on a small pool of threads (an `async def` on the event
     loop, awaited), so that it may block. Outside of a program it is the plain function.
+    A thread can't be stopped: a tool that is cancelled or timed out is left to end by itself.
     """
 
     __phloem_kind__ = "tool"
