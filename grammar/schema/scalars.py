@@ -38,13 +38,11 @@ def _kinds(context: Context) -> frozenset[str]:
             kinds.add(name)
         else:
             context.refuse(f"names no JSON type: {name!r}")
-    if context.schema.get("nullable") is True:
-        kinds.add("null")
     return frozenset(kinds)
 
 
 def type_(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
-    """`type` (and OpenAPI's `nullable` beside it)."""
+    """`type`."""
     kinds = _kinds(context)
     steps.append(lambda flat: flat.only(*kinds))
 
