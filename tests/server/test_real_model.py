@@ -36,7 +36,8 @@ class City(BaseModel):
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    with serving(EmbeddedBackend(), [answer]) as running:
+    # In float32 the greedy answer is the reference's; in bfloat16 its first token is another.
+    with serving(EmbeddedBackend(dtype="float32"), [answer]) as running:
         yield running
 
 
