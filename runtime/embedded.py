@@ -76,6 +76,7 @@ class EmbeddedBackend(Backend):
         eviction: Literal["program", "lru"] = "program",
         prefix_cache: bool = True,
         jump_forward: bool = True,
+        drafts: bool = True,
     ) -> None:
         self._model = model
         self._dtype, self._device = dtype, device
@@ -91,6 +92,7 @@ class EmbeddedBackend(Backend):
             eviction=eviction,
             prefix_cache=prefix_cache,
             jump_forward=jump_forward,
+            drafts=drafts,
         )
         self._lock = threading.Lock()
         self._loaded: _Loaded | None = None
@@ -210,7 +212,7 @@ class EmbeddedBackend(Backend):
         compiler = GrammarCompiler(
             model.tokenizer.to_json(), vocabulary.width, sorted(model.eos_ids)
         )
-        services = Services(engine, vocabulary, compiler, model.fingerprint, settings.jump_forward)
+        services = Services(engine, vocabulary, compiler, model.fingerprint, settings)
         capabilities = Capabilities(
             model=model.name,
             fingerprint=model.fingerprint,

@@ -34,6 +34,7 @@ from phloem.runtime.engine.params import check_params, make_output_text
 from phloem.runtime.engine.radix_cache import Interest
 from phloem.runtime.engine.scoring import Scoring
 from phloem.runtime.engine.sequence import Sequence as TokenSequence
+from phloem.runtime.engine.state import EngineConfig
 from phloem.runtime.engine.transcript import Prompt, Transcript
 from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.mailbox import Mailbox
@@ -49,7 +50,7 @@ class Services:
     vocabulary: Vocabulary
     compiler: Compiler
     fingerprint: str
-    jump_forward: bool
+    settings: EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,8 @@ class EmbeddedSession(Session):
             text=make_output_text(params),
             constrained=constrained,
             border=vocabulary.table.border(tokens[-1]) if heals else None,
-            jump=self._services.jump_forward,
+            jump=self._services.settings.jump_forward,
+            drafts=self._services.settings.drafts,
             deadline=self._place.deadline,
             priority=self._place.priority,
             interest=self._interest,

@@ -79,7 +79,7 @@ def _start(state: EngineState, job: Job) -> None:
 def _fits(state: EngineState, job: Job) -> bool:
     """Whether the job's tokens fit beside what the running jobs' present tokens need."""
     promised = sum(
-        state.kv.pages_for(len(seq.tokens)) - len(seq.pages)
+        max(0, state.kv.pages_for(len(seq.tokens)) - len(seq.pages))
         for running in state.running
         for seq in running.sequences()
     )

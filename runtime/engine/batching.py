@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from phloem.runtime.engine.generation import Generation
 from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.memory import ensure_pages, make_room
 from phloem.runtime.engine.scoring import Scoring
@@ -30,7 +31,10 @@ _SHORTEST_CHUNK = 16
 
 @dataclass(slots=True)
 class Entry:
-    """`rows` tokens of a sequence, of which the last `wanted` are asked for their logits."""
+    """`rows` tokens of a sequence, of which the last `wanted` are asked for their logits.
+
+    The last of the rows are the sequence's guesses, if it has any.
+    """
 
     job: Job
     seq: Sequence
@@ -65,12 +69,29 @@ def plan(state: EngineState) -> Plan | None:
             rows = job.rows(seq, left) if job in state.running else 0
             if rows <= 0 or not _pages(state, job, seq, seq.computed + rows, planned > 0):
                 continue
+            if isinstance(job, Generation):
+                rows += _guess(state, job, left - rows if rows == seq.pending else 0)
             entries.append(Entry(job, seq, rows))
             planned += 1
             left -= rows
     # Whoever had to give way for a later one drops out.
     entries = [entry for entry in entries if entry.job in state.running]
     return Plan(entries, forward_batch(state, entries)) if entries else None
+
+
+def _guess(state: EngineState, job: Generation, left: int) -> int:
+    """Have a job guess, within its share of the `left` rows and of the pages; returns its guesses.
+
+    Nobody gives way for a guess: one page for each other job is left alone.
+    """
+    seq, streams = job.seq, len(state.running)
+    job.guess((left - streams) // streams, streams)
+    if seq.draft:
+        end = len(seq.tokens) + len(seq.draft)
+        room = state.pool.free + state.pool.cached - streams
+        if state.kv.pages_for(end) - len(seq.pages) > room or not state.kv.grow(seq, end):
+            seq.guess([])
+    return len(seq.draft)
 
 
 def _chunk(state: EngineState, streams: int) -> int:
@@ -108,7 +129,7 @@ def forward_batch(state: EngineState, entries: list[Entry]) -> ForwardBatch:
     )
     owner = np.repeat(np.arange(len(entries)), rows)
     slots = table[owner, positions // size] * size + positions % size
-    tokens = [t for e in entries for t in e.seq.tokens[e.seq.computed : e.seq.computed + e.rows]]
+    tokens = [t for e in entries for t in _tokens(e)]
     wanted = [np.arange(starts[i + 1] - e.wanted, starts[i + 1]) for i, e in enumerate(entries)]
     device = state.decoder.device
 
@@ -124,3 +145,9 @@ def forward_batch(state: EngineState, entries: list[Entry]) -> ForwardBatch:
         pages=tensor(table),
         logit_rows=tensor(np.concatenate(wanted)),
     )
+
+
+def _tokens(entry: Entry) -> list[int]:
+    seq = entry.seq
+    own = seq.tokens[seq.computed : seq.computed + entry.rows]
+    return own + seq.draft if seq.draft else own

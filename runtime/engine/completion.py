@@ -31,11 +31,12 @@ def complete(state: EngineState, plan: Plan, logits: torch.Tensor) -> None:
     for entry in plan.entries:
         wanted = entry.wanted
         at += wanted
-        entry.seq.computed += entry.rows
+        guesses = len(entry.seq.draft)
+        entry.seq.computed += entry.rows - guesses
         if isinstance(entry.job, Scoring):
             _guard(state, entry.job, _score, state, entry, logits[at - wanted : at])
         elif not entry.seq.pending and isinstance(entry.job, Generation) and wanted:
-            ends.append((entry.job, at - 1))
+            ends.append((entry.job, at - 1 - guesses))
     _heal(state, logits, ends)
     _draw(state, logits, ends)
     for job in {id(entry.job): entry.job for entry in plan.entries}.values():
@@ -67,13 +68,26 @@ def _heal(state: EngineState, logits: torch.Tensor, ends: list[tuple[Generation,
 
 
 def _draw(state: EngineState, logits: torch.Tensor, ends: list[tuple[Generation, int]]) -> None:
-    """Draw the next token of every job whose last row is computed."""
+    """Draw the next token of every job whose last row is computed.
+
+    Where that token is what was guessed, the row of the guess gives the next one, and so on.
+    """
     ready = [
         (job, row)
         for job, row in ends
         if job in state.running and job.finish is None and not job.seq.pending
     ]
-    _sample(state, logits, ready, Generation.draw, Generation.take)
+    while ready:
+        _sample(state, logits, ready, Generation.draw, Generation.take)
+        ready = [(job, row + grown) for job, row in ready if (grown := _confirmed(state, job))]
+
+
+def _confirmed(state: EngineState, job: Generation) -> int:
+    """How many rows further the row of the job's last token is; 0 if it has none yet."""
+    before = job.seq.computed
+    if job not in state.running or not job.seq.draft or not job.confirm():
+        return 0
+    return job.seq.computed - before
 
 
 def _sample(

@@ -15,6 +15,7 @@ import numpy as np
 
 from phloem.programs.protocol import FinishReason, SamplingParams, TokenEvent, TokenLogprob, Usage
 from phloem.runtime.engine.constrained import Constrained
+from phloem.runtime.engine.drafts import Drafter
 from phloem.runtime.engine.healing import Border
 from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.messages import Deliver, Generated, Progress
@@ -43,7 +44,8 @@ class Generation(Job):
     """One `Session.generate`, as the scheduler sees it.
 
     `border` (the prompt's last token is taken back) needs a prompt of two tokens or more.
-    `jump` lets dictated tokens enter the decoder as one chunk.
+    `jump` lets dictated tokens enter the decoder as one chunk. `drafts` lets guesses of the next
+    tokens be checked in the same pass as the last one.
     """
 
     kind = "generate"
@@ -60,6 +62,7 @@ class Generation(Job):
         constrained: Constrained | None = None,
         border: Border | None = None,
         jump: bool = True,
+        drafts: bool = False,
         deadline: float | None = None,
         priority: int = 0,
         interest: Interest | None = None,
@@ -78,7 +81,9 @@ class Generation(Job):
         self._tokens: list[_Token] = []
         self._counts: Counter[int] = Counter()
         self._seen = frozenset(seq.tokens) if params.repetition_penalty != 1.0 else frozenset()
-        self._generated = self._forced = 0
+        self._drafter = Drafter() if drafts else None
+        self._guessed_from = 0
+        self._generated = self._forced = self._drafted = self._accepted = 0
         if params.max_tokens == 0:
             self.finish = "length"
         elif border is None and self._jump:
@@ -105,6 +110,45 @@ class Generation(Job):
     def complete(self) -> bool:
         """Whether the text is at its end and the prompt computed (the next step needs it)."""
         return self.finish is not None and not self.prefilling
+
+    # What to guess
+
+    def guess(self, limit: int, streams: int) -> None:
+        """Give the sequence up to `limit` guesses of what follows its tokens, or none.
+
+        They are such that the constraint allows them all.
+        """
+        self.seq.guess([])
+        if self._drafter is None or self.prefilling or self.finish or self.border:
+            return
+        constrained = self.constrained
+        if constrained is not None and (constrained.closing or self._dictated() is not None):
+            return
+        left = self.params.max_tokens - self._generated - 1
+        guess = self._drafter.propose(self.seq.tokens, min(limit, left), streams)
+        ends = self._vocabulary.eos_ids.union(self.params.stop_token_ids)
+        length = next((i for i, token in enumerate(guess) if token in ends), len(guess))
+        if constrained is not None and length:
+            length = constrained.matcher.accepts_prefix(guess[:length])
+        self.seq.guess(guess[:length])
+        self._guessed_from = len(self._tokens)
+
+    def confirm(self) -> bool:
+        """After a draw: whether the token that is last now was computed as a guess.
+
+        Its row then gives the next draw. Otherwise the guesses are done with.
+        """
+        seq = self.seq
+        stood = seq.confirm()
+        if not seq.pending and self.finish is None:
+            return True
+        assert self._drafter is not None
+        self._drafter.learn(len(seq.draft), stood)
+        self._drafted += len(seq.draft)
+        standing = self._tokens[self._guessed_from :][:stood]
+        self._accepted += sum(not token.forced for token in standing)
+        seq.guess([])
+        return False
 
     # What to draw
 
@@ -284,6 +328,8 @@ class Generation(Job):
             prefilled=self.prefilled,
             generated=self._generated,
             forced=self._forced,
+            drafted=self._drafted,
+            accepted=self._accepted,
         )
 
 

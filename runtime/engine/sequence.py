@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from phloem.runtime.engine.radix_cache import Node
+from phloem.runtime.engine.radix_cache import Node, common_prefix
 
 __all__ = ["Sequence"]
 
@@ -21,6 +21,9 @@ class Sequence:
     their logits when they are computed. Of the pages, the first `published` are nodes of the
     prefix cache down to `node`; `tail` is the cached node of the next page, where this
     sequence appends to it in place.
+
+    `draft` are guesses of the tokens from `draft_at` on. Their KV is computed with the tokens
+    before them, beyond `computed`, so that it is nobody's until they are confirmed.
     """
 
     namespace: str
@@ -31,8 +34,20 @@ class Sequence:
     node: Node | None = None
     published: int = 0
     tail: Node | None = None
+    draft: list[int] = field(default_factory=list)
+    draft_at: int = 0
 
     @property
     def pending(self) -> int:
         """Tokens that still have to enter the decoder."""
         return len(self.tokens) - self.computed
+
+    def guess(self, draft: list[int]) -> None:
+        """Have guesses computed behind the tokens, in the next pass only."""
+        self.draft, self.draft_at = draft, len(self.tokens)
+
+    def confirm(self) -> int:
+        """Count the guesses that have become the sequence's tokens as computed; returns them."""
+        stood = common_prefix(self.draft, self.tokens[self.draft_at :])
+        self.computed = self.draft_at + stood
+        return stood

@@ -167,6 +167,7 @@ class SequenceKV:
         for page in seq.pages:
             self.pool.release(page)
         seq.pages = []
+        seq.guess([])
         seq.computed = seq.published = 0
         seq.node = None
         if last is not None:

@@ -46,7 +46,8 @@ class EngineConfig:
     allows. `pinned_share` bounds pinned prefixes, as a share of
     the pool. `eviction` decides which cached page goes first: by what programs tell of their next
     steps ("program"), or the least recently used ("lru"). `prefix_cache=False` keeps no KV at all
-    between steps. `jump_forward=False` takes dictated tokens one by one (the tokens are the same).
+    between steps. `jump_forward=False` takes dictated tokens one by one, and `drafts=False`
+    guesses no tokens ahead (the tokens are the same).
     """
 
     kv_tokens: int | None = None
@@ -60,6 +61,7 @@ class EngineConfig:
     eviction: Literal["program", "lru"] = "program"
     prefix_cache: bool = True
     jump_forward: bool = True
+    drafts: bool = True
 
     def __post_init__(self) -> None:
         rules = [

@@ -40,7 +40,7 @@ async def answer(lab, question, name="s", tokens=24):
 async def test_cache_batching_and_chunks_change_no_text(make_lab, smollm2, count, tokens):
     """Cache off, cache cold, cache warm, small chunks, and all at once: the same greedy texts."""
     plain = make_lab(smollm2, prefix_cache=False)
-    lab = make_lab(smollm2, max_rows=8, max_running=6, page_size=5)
+    lab = make_lab(smollm2, max_rows=8, max_running=6, page_size=5, drafts=False)
     questions = [QUESTIONS[i % 6] + " Please." * (i // 6) for i in range(count)]
     alone = [await answer(plain, question, tokens=tokens) for question in questions]
     cold = [await answer(lab, question, tokens=tokens) for question in questions]
@@ -59,7 +59,7 @@ async def test_cache_batching_and_chunks_change_no_text(make_lab, smollm2, count
 
 async def test_sixteen_copies_give_the_text_of_one(make_lab, smollm2):
     """16 copies at once: the same text as alone, the prompt computed once, fewer passes."""
-    lab = make_lab(smollm2)
+    lab = make_lab(smollm2, drafts=False)
     alone = await answer(lab, QUESTIONS[1], tokens=8)
     passes, rows = len(lab.decoder.passes), lab.decoder.rows
     await lab.backend.flush_cache()
@@ -73,9 +73,10 @@ async def test_sixteen_copies_give_the_text_of_one(make_lab, smollm2):
 async def test_a_run_of_five_steps_computes_each_token_once(make_lab, smollm2):
     """Free text, choices, JSON, regex and free text again: one row per token of the session.
 
-    The rows of choices that were not taken, and healed borders, come on top.
+    The rows of choices that were not taken, of guesses that failed, and of healed borders come
+    on top.
     """
-    lab = make_lab(smollm2)
+    lab = make_lab(smollm2, drafts=False)
     chat = lab.backend.chat
     repeated = []
     for turn in range(2):

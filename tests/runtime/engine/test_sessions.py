@@ -12,8 +12,11 @@ STORY = "the answer is a user and the system is in no way true because of the as
 
 
 async def test_no_token_is_computed_twice(make_lab, special):
-    """Over five steps with text in between, each of the session's tokens is one row."""
-    lab = make_lab()
+    """Over five steps with text in between, each of the session's tokens is one row.
+
+    Guesses that fail would come on top.
+    """
+    lab = make_lab(drafts=False)
     session = await lab.session(STORY, special("<|im_end|>"))
     for i in range(5):
         result = await lab.say(session, Constraint("regex", "[a-z ]{30}"), max_tokens=10)

@@ -143,8 +143,9 @@ class Sessions(RuleBasedStateMachine):
         stop=st.sampled_from([(), ("a",), (" b",)]),
         late=st.sampled_from([False] * 9 + [True]),
         jump=st.booleans(),
+        drafts=st.booleans(),
     )
-    def generate(self, pick, constraint, heat, tokens, stop, late, jump):
+    def generate(self, pick, constraint, heat, tokens, stop, late, jump, drafts):
         life = self.idle(pick)
         if life is None:
             return
@@ -165,6 +166,7 @@ class Sessions(RuleBasedStateMachine):
             constrained=constrained,
             border=VOCABULARY.table.border(ids[-1]) if heals else None,
             jump=jump,
+            drafts=drafts,
             deadline=time.monotonic() - 1 if late else None,
             priority=pick % 2,
             interest=life.interest,
