@@ -30,7 +30,7 @@ from phloem.programs.protocol import (
     TokenEvent,
 )
 
-__all__ = ["Item", "Job", "candidates", "count_tokens"]
+__all__ = ["Item", "Job", "candidates", "count_tokens", "spelled"]
 
 Item: TypeAlias = tuple[int, TokenEvent | StepResult]
 """The candidate's number and what happened to it; a candidate ends with its `StepResult`."""
@@ -95,6 +95,11 @@ def count_tokens(backend: Backend, prompt: Sequence[Segment]) -> int:
         total += 1 + (backend.count(text) if text else 0)
         text = ""
     return total + (backend.count(text) if text else 0)
+
+
+def spelled(prompt: Sequence[Segment]) -> str:
+    """The prompt as one text, special tokens by their spelling; for the log, where asked."""
+    return "".join(part.text if isinstance(part, Text) else part.token for part in prompt)
 
 
 def _room(backend: Backend, prompt: Sequence[Segment], max_tokens: int | None) -> int:

@@ -1,24 +1,32 @@
 """A job from admission to the last token, counted once whatever happens to it.
 
-What lives here: `generate` (a stream) and `collect` (the whole), on the web server's loop.
+What lives here: `generate` (a stream), `collect` (the whole) and `admitted` (work that only
+needs a place), on the web server's loop.
 What does not: the engine's side (`job.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
+
+import structlog
 
 from phloem.programs.protocol import StepResult, Usage
 from phloem.server.error_map import outcome_of
-from phloem.server.generation.job import Item, Job, candidates
+from phloem.server.generation.job import Item, Job, candidates, spelled
 from phloem.server.http import bridge
 from phloem.server.http.state import ServerState
 
-__all__ = ["Account", "collect", "generate", "total_usage"]
+__all__ = ["Account", "admitted", "collect", "generate", "total_usage"]
+
+log = structlog.get_logger("phloem.server")
+
+T = TypeVar("T")
 
 
 class Account:
@@ -82,14 +90,17 @@ async def generate(
     with Account(state, kind, arrived, job.n) as account:
         backend = state.engine.backend
         waiting = time.monotonic()
-        deadline = arrived + state.settings.request_timeout_s
-        job = replace(job, deadline=min(job.deadline or deadline, deadline))
-        lease = await state.gate.enter(max(0.0, (job.deadline or deadline) - waiting))
+        deadline = min(arrived + state.settings.request_timeout_s, job.deadline or math.inf)
+        lease = await state.gate.enter(max(0.0, deadline - waiting))
         state.metrics.queue_wait.observe(time.monotonic() - waiting)
-        items = bridge.stream(candidates(backend, job), lease.release)
-        async with contextlib.aclosing(items):
+        if state.settings.log_prompts:
+            log.info("prompts", texts=[spelled(prompt) for prompt in job.prompts])
+        work = candidates(backend, replace(job, deadline=deadline))
+        async with contextlib.aclosing(bridge.stream(work, lease.release)) as items:
             async for item in items:
                 account.see(item)
+                if state.settings.log_prompts and isinstance(item[1], StepResult):
+                    log.info("output", candidate=item[0], text=item[1].text)
                 yield item
 
 
@@ -98,3 +109,15 @@ async def collect(state: ServerState, kind: str, job: Job, arrived: float) -> di
     async with contextlib.aclosing(generate(state, kind, job, arrived)) as items:
         found = {index: item async for index, item in items if isinstance(item, StepResult)}
     return dict(sorted(found.items()))
+
+
+async def admitted(
+    state: ServerState, kind: str, work: Coroutine[Any, Any, T], arrived: float
+) -> T:
+    """The outcome of `work` on the engine's loop, which generates nothing but needs a place."""
+    with Account(state, kind, arrived):
+        lease = await state.gate.enter(state.settings.request_timeout_s)
+        try:
+            return await bridge.call(work)
+        finally:
+            lease.release()

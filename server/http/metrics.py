@@ -1,6 +1,7 @@
 """What the server counts, as Prometheus series that exist from the first scrape.
 
-What lives here: every series, its labels and its meaning. What does not: when something is
+What lives here: every series of requests, its labels and its meaning. What does not: the engine's
+own series (`runtime/metrics.py`), and when something is
 counted (`generation/account.py`, `programs/`, `context.py`).
 
 Rule: a request is counted once, when it ends; its tokens go into the counters and into the
@@ -17,6 +18,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 
 from phloem.programs.protocol import Usage
+from phloem.runtime.engine.stats import Stats
+from phloem.runtime.metrics import EngineCollector
 
 __all__ = ["KINDS", "OUTCOMES", "TOKENS", "Metrics"]
 
@@ -34,8 +37,14 @@ _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
 class Metrics:
     """The series of one application, in a registry of their own."""
 
-    def __init__(self, running: Callable[[], int], queued: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        running: Callable[[], int],
+        queued: Callable[[], int],
+        engine: Callable[[], Stats | None],
+    ) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(EngineCollector(engine))
         add: dict[str, Any] = {"registry": self.registry}
         self.finished = Counter(
             "phloem_requests_finished", "Requests, by how they ended", ["kind", "reason"], **add

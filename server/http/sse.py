@@ -21,6 +21,8 @@ from fastapi.sse import format_sse_event
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from phloem.errors import PhloemError
+from phloem.server.error_map import status_of
 from phloem.server.http.disconnect import disconnected
 from phloem.server.http.replies import error_reply
 from phloem.server.settings import Settings
@@ -92,7 +94,10 @@ class EventStream(Response):
         except _SlowReaderError:
             log.warning("slow_reader_cut_off", path=scope["path"], after_s=timing.send_timeout_s)
             return
-        except Exception as error:  # noqa: BLE001 - any error of the source becomes a reply
+        except Exception as error:
+            # Any error of the source becomes a reply; one of ours is a bug and is logged too.
+            if status_of(error) == 500 and not isinstance(error, PhloemError):
+                log.error("stream_failed", path=scope["path"], exc_info=error)
             if not started:
                 await error_reply(error)(scope, receive, send)
                 return

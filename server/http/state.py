@@ -15,6 +15,8 @@ from starlette.requests import Request
 from phloem.errors import IndexNotFound
 from phloem.grammar.spec import Analyser
 from phloem.retrieval.base import Query, Retriever
+from phloem.runtime.engine.stats import Stats
+from phloem.runtime.metrics import Counting
 from phloem.server.http import bridge
 from phloem.server.http.admission import Gate
 from phloem.server.http.engine import Engine
@@ -68,10 +70,16 @@ def make_state(
         analyser=analyser,
         retriever=retriever,
         gate=gate,
-        metrics=Metrics(lambda: gate.running, lambda: gate.queued),
+        metrics=Metrics(lambda: gate.running, lambda: gate.queued, lambda: _counted(engine)),
         keys=Keys.from_settings(settings),
         rate=RateLimit(settings.requests_per_minute),
     )
+
+
+def _counted(engine: Engine) -> Stats | None:
+    """What the engine has counted, if it is there and counts."""
+    backend = engine.backend if engine.loaded else None
+    return backend.stats() if isinstance(backend, Counting) else None
 
 
 def _state(request: Request) -> ServerState:

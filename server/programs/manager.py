@@ -230,6 +230,8 @@ class RunManager:
         outcome = "stop" if error is None else outcome_of(error)
         self.state.metrics.count("run", outcome, run.usage, time.monotonic() - arrived)
         place = where_of(error) if error is not None else None
+        if self.state.settings.log_prompts:
+            log.info("run_text", run=row.id, text=started.state._branch.transcript.text())
         log.info(
             "run", run=row.id, program=row.program, status=row.status, attempt=row.attempt,
             trace_id=row.trace_id, error=type(error).__name__ if error else None,

@@ -16,8 +16,7 @@ from starlette.responses import Response
 from phloem.errors import ConfigError
 from phloem.programs.protocol import Backend, StepResult, Text, TokenEvent, TokenLogprob
 from phloem.server.generation.job import Job
-from phloem.server.generation.run import collect, generate
-from phloem.server.http import bridge
+from phloem.server.generation.run import admitted, collect, generate
 from phloem.server.http.body import StrictRoute
 from phloem.server.http.disconnect import while_connected
 from phloem.server.http.replies import ERRORS, json_reply
@@ -41,8 +40,8 @@ async def generate_endpoint(body: GenerateRequest, request: Request, state: Stat
     """Go on from a text, as SGLang's endpoint of this name does."""
     backend = state.engine.backend
     if body.scores_only:
-        replies = await while_connected(request, bridge.call(_score(backend, body)))
-        return _whole(body, replies)
+        work = admitted(state, "generate", _score(backend, body), request.state.arrived)
+        return _whole(body, await while_connected(request, work))
     job = _job(state, request, body)
     if body.stream:
         return EventStream(_events(state, request, body, job), state.settings, error_events)

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
@@ -31,6 +32,19 @@ from tests.server.conftest import drop
 from tests.server.harness import Running, serving
 
 Start = Callable[..., AbstractContextManager[Running]]
+
+
+@ph.function
+def searching(s: ph.State, question: str) -> str:
+    """A program whose retrieval fails."""
+    s += ph.retrieve(question, retries=0)[0].text
+    return s.text()
+
+
+@ph.function
+def raising(s: ph.State, question: str) -> str:
+    """A program with an error of its own."""
+    raise ValueError(f"nothing for {question}")
 
 
 def samples(server: Running) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -116,12 +130,29 @@ def test_the_log_is_json_with_trace_ids_and_without_prompts(
         json=server.chat_body(messages=[{"role": "user", "content": "DO-NOT-LOG"}]),
         headers={"traceparent": f"00-{trace}-{'2' * 16}-01", "x-request-id": "r-1"},
     )
+    # The line is written when the response is over, which the client may see a little earlier.
+    until = time.monotonic() + 5
+    while '"r-1"' not in log.getvalue():
+        assert time.monotonic() < until
+        time.sleep(0.01)
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     line = next(line for line in lines if line.get("request_id") == "r-1")
     assert line["trace_id"] == trace
     assert line["status"] == 200
     assert line["path"] == "/v1/chat/completions"
     assert [line for line in lines if "DO-NOT-LOG" in str(line)] == []
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_prompts_are_in_the_log_only_where_asked(log: io.StringIO, asked: bool) -> None:
+    """With log_prompts prompts and outputs are log lines, without it neither occurs."""
+    backend = ScriptedBackend(lambda *_: "OUTPUT")
+    with serving(backend, [raising], log_prompts=asked) as server:
+        server.chat(messages=[{"role": "user", "content": "THE-PROMPT"}])
+        server.chat(messages=[{"role": "user", "content": "THE-PROMPT"}], stream=True)
+        server.run("raising", args={"question": "THE-PROMPT"})
+    assert ("THE-PROMPT" in log.getvalue()) == asked
+    assert ("OUTPUT" in log.getvalue()) == asked
 
 
 def test_secrets_are_masked_in_every_line(log: io.StringIO) -> None:
@@ -217,19 +248,6 @@ def test_an_internal_error_is_a_500_that_tells_nothing() -> None:
         assert "DO-NOT-SHOW" not in reply.text
         assert server.metric("phloem_requests_finished_total", kind="chat", reason="error") == 1
         assert server.client.get("/health").status_code == 200
-
-
-@ph.function
-def searching(s: ph.State, question: str) -> str:
-    """A program whose retrieval fails."""
-    s += ph.retrieve(question, retries=0)[0].text
-    return s.text()
-
-
-@ph.function
-def raising(s: ph.State, question: str) -> str:
-    """A program with an error of its own."""
-    raise ValueError(f"nothing for {question}")
 
 
 def test_secrets_stay_out_of_everything_that_is_said(log: io.StringIO) -> None:

@@ -1,0 +1,117 @@
+"""SGLang's native endpoints, called the way its frontend calls them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.harness import Running
+
+
+def generate(server: Running, text: Any, stream: bool = False, **body: Any) -> httpx.Response:
+    sampling = {"max_new_tokens": 8, "temperature": 0, **body.pop("sampling_params", {})}
+    asked = {"text": text, "sampling_params": sampling, "stream": stream, **body}
+    return server.client.post("/generate", json=asked)
+
+
+def test_model_info_names_the_model(server: Running) -> None:
+    """GET /get_model_info has the path that the frontend picks a chat template by."""
+    info = server.client.get("/get_model_info").json()
+    assert info["model_path"] == server.model
+    assert info["is_generation"] is True
+
+
+def test_one_text_gives_one_output_and_several_a_list(server: Running) -> None:
+    """A text gives an object, a list or n > 1 a list, all with their counts."""
+    one = generate(server, "Hello").json()
+    assert one["meta_info"]["completion_tokens"] == len(one["output_ids"]) == 8
+    assert one["meta_info"]["finish_reason"] == {"type": "length", "length": 8}
+    several = generate(server, ["Hello", "World"]).json()
+    assert several[0]["text"] == one["text"]
+    assert len(several) == 2
+    sampled = {"n": 3, "temperature": 1, "sampling_seed": 5}
+    assert len({out["text"] for out in generate(server, "Hi", sampling_params=sampled).json()}) == 3
+
+
+def test_stream_repeats_the_text_so_far(server: Running) -> None:
+    """Each event holds all text so far; the last has the finish reason; then [DONE]."""
+    whole = generate(server, "Hello").json()
+    reply = generate(server, "Hello", stream=True)
+    lines = [line[6:] for line in reply.text.split("\n\n") if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    events = [json.loads(line) for line in lines[:-1]]
+    for before, after in itertools.pairwise(events):
+        assert after["text"].startswith(before["text"])
+    assert events[-1]["text"] == whole["text"]
+    assert events[-1]["meta_info"]["finish_reason"]["type"] == "length"
+    assert all(event["meta_info"]["finish_reason"] is None for event in events[:-1])
+
+
+def test_constraints_hold_and_bad_ones_are_refused(server: Running) -> None:
+    """regex and json_schema (a string) are enforced; a bad one is a 400 naming the field."""
+    assert (
+        generate(server, "x", sampling_params={"regex": "[ab]{4}"}).json()["text"].strip("ab") == ""
+    )
+    schema = json.dumps({"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"],
+                         "additionalProperties": False})  # fmt: skip
+    text = generate(server, "x", sampling_params={"json_schema": schema, "max_new_tokens": 30})
+    assert json.loads(text.json()["text"]) == {"a": 1}
+    for field, value in (("regex", "a[b"), ("json_schema", "{"), ("nope", 1)):
+        reply = generate(server, "x", sampling_params={field: value})
+        assert reply.status_code == 400
+        assert field in reply.json()["error"]["param"]
+
+
+def test_logprobs_are_triples(server: Running) -> None:
+    """return_logprob gives [logprob, id, text] for each output token."""
+    reply = generate(server, "Hello", return_logprob=True, top_logprobs_num=2,
+                     return_text_in_logprobs=True).json()  # fmt: skip
+    meta = reply["meta_info"]
+    assert [triple[1] for triple in meta["output_token_logprobs"]] == reply["output_ids"]
+    assert all(triple[0] <= 0 for triple in meta["output_token_logprobs"])
+    assert {len(top) for top in meta["output_top_logprobs"]} == {2}
+
+
+def test_choices_are_scored_as_the_frontend_does_it(server: Running) -> None:
+    """A prefill, then one batched call without output, gives the prompts' log-probabilities
+    from the position asked for."""
+    prefix = "Is it red? Answer:"
+    sampling = {"max_new_tokens": 0, "temperature": 0}
+    known = generate(server, prefix, sampling_params=sampling).json()["meta_info"]["prompt_tokens"]
+    choices = [f"{prefix} yes", f"{prefix} no"]
+    scored = generate(
+        server, choices, sampling_params=sampling, return_logprob=True,
+        logprob_start_len=max(known - 2, 0),
+    ).json()  # fmt: skip
+    assert len(scored) == 2
+    for one in scored:
+        triples = one["meta_info"]["input_token_logprobs"]
+        assert len(triples) == one["meta_info"]["prompt_tokens"] - max(known - 2, 0)
+        assert all(math.isfinite(logprob) and logprob <= 0 for logprob, _, _ in triples)
+    again = generate(server, choices, sampling_params=sampling, return_logprob=True).json()
+    assert again[0]["meta_info"]["input_token_logprobs"][0][0] is None
+
+
+def test_the_cache_is_flushed_when_idle(server: Running) -> None:
+    """After /flush_cache nothing is cached; while requests run it is a 400."""
+    server.wait_idle()
+    generate(server, "A text that stays")
+    assert generate(server, "A text that stays").json()["meta_info"]["cached_tokens"] > 0
+    assert server.client.post("/flush_cache").status_code == 200
+    assert generate(server, "A text that stays").json()["meta_info"]["cached_tokens"] == 0
+    body = server.chat_body(max_tokens=4000, ignore_eos=True, stream=True)
+    with server.client.stream("POST", "/v1/chat/completions", json=body) as reply:
+        next(reply.iter_lines())
+        assert server.client.post("/flush_cache").status_code == 400
+    server.wait_idle()
+
+
+@pytest.mark.parametrize("path", ["/health", "/health_generate"])
+def test_health_is_told(server: Running, path: str) -> None:
+    """Both probes answer 200 on a server that works."""
+    assert server.client.get(path).status_code == 200
