@@ -26,6 +26,7 @@ from phloem.runtime.engine.messages import Computed, Failed
 from phloem.runtime.engine.prefix import Prefix
 from phloem.runtime.engine.sequence import Sequence as TokenSequence
 from phloem.runtime.engine.state import EngineConfig
+from phloem.runtime.engine.stats import Stats
 from phloem.runtime.engine.transcript import Transcript
 from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.mailbox import Mailbox
@@ -107,6 +108,11 @@ class EmbeddedBackend(Backend):
     def engine(self) -> Engine:
         """The engine, for metrics and tests."""
         return self._load().services.engine
+
+    def stats(self) -> Stats | None:
+        """What the engine has counted; None before the model is loaded."""
+        loaded = self._loaded
+        return None if loaded is None else loaded.services.engine.stats()
 
     @property
     def capabilities(self) -> Capabilities:

@@ -73,6 +73,7 @@ def _start(state: EngineState, job: Job) -> None:
     state.cache.settle(job.interest, None)
     if job.clock.started is None:
         job.clock.started = time.monotonic()
+        state.stats.queue_s.observe(job.clock.started - job.clock.arrived)
         job.reused = min(job.seq.computed, job.prompt)
 
 

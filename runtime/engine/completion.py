@@ -39,9 +39,24 @@ def complete(state: EngineState, plan: Plan, logits: torch.Tensor) -> None:
             ends.append((entry.job, at - 1 - guesses))
     _heal(state, logits, ends)
     _draw(state, logits, ends)
+    now = time.monotonic()
     for job in {id(entry.job): entry.job for entry in plan.entries}.values():
+        if isinstance(job, Generation):
+            _observe(state, job, now)
         if job in state.running:
             _guard(state, job, _settle, state, job)
+
+
+def _observe(state: EngineState, job: Generation, now: float) -> None:
+    """Count the time to a job's new tokens."""
+    clock, new = job.clock, job.generated - job.observed
+    if not new:
+        return
+    if clock.latest is None:
+        state.stats.first_token_s.observe(now - clock.arrived)
+    else:
+        state.stats.inter_token_s.observe((now - clock.latest) / new, new)
+    clock.latest, job.observed = now, job.generated
 
 
 def complete_cached(state: EngineState, admitted: list[Job]) -> None:

@@ -10,6 +10,7 @@ other threads only put commands into the inbox.
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -22,7 +23,8 @@ from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.messages import Failed
 from phloem.runtime.engine.radix_cache import Interest
 from phloem.runtime.engine.scheduler import step
-from phloem.runtime.engine.state import EngineConfig, EngineState, Stats
+from phloem.runtime.engine.state import EngineConfig, EngineState
+from phloem.runtime.engine.stats import Stats
 from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.model.batch import Decoder
 
@@ -61,7 +63,7 @@ class Engine:
         """
         tokens, requested, limit = job.prompt, job.requested(), self.max_tokens
         if tokens + requested > limit:
-            raise PromptTooLong(
+            error = PromptTooLong(
                 f"the prompt has {tokens} tokens and {requested} more were requested, "
                 f"together {tokens + requested}; the limit is {limit}",
                 hint="shorten the prompt, or lower max_tokens",
@@ -69,6 +71,8 @@ class Engine:
                 requested_tokens=requested,
                 limit=limit,
             )
+            self._post(lambda: self._state.refuse(error), lambda: None)
+            raise error
         self._post(lambda: self._enqueue(job), lambda: job.deliver(Failed(_stopped())))
 
     def cancel(self, job: Job) -> None:
@@ -98,8 +102,18 @@ class Engine:
         self.call(audit).result()
 
     def stats(self) -> Stats:
-        """The counters, as they are now."""
-        return self._state.stats
+        """The counters, and how things stand now."""
+        state = self._state
+        return dataclasses.replace(
+            state.stats,
+            evicted_pages=state.cache.evicted,
+            running=len(state.running),
+            queued=len(state.waiting),
+            pages=state.pool.pages,
+            free_pages=state.pool.free,
+            cached_pages=state.pool.cached,
+            pinned_pages=state.pins.locked,
+        )
 
     def stop(self) -> None:
         """End all jobs with `Cancelled` and the thread. May be called twice."""
@@ -140,8 +154,9 @@ class Engine:
         state = self._state
         free_places = max(0, state.config.max_running - len(state.running))
         if len(state.waiting) >= state.config.queue_limit + free_places:
-            state.stats.failed += 1
-            job.deliver(Failed(_overloaded(state)))
+            error = _overloaded(state)
+            state.refuse(error)
+            job.deliver(Failed(error))
             return
         state.enqueue(job)
 

@@ -6,6 +6,7 @@ phases), stop texts (`output_text.py`), the grammar (`constrained.py`).
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,6 +74,8 @@ class Generation(Job):
         self.border = border
         self.finish: FinishReason | None = None
         """Why no further token is to come, once that is so."""
+        self.observed = 0
+        """Generated tokens whose times are counted."""
         self._vocabulary = vocabulary
         self._noise = noise
         self._text = text
@@ -89,6 +92,11 @@ class Generation(Job):
         elif border is None and self._jump:
             self._take_dictated()
         self._aim()
+
+    @property
+    def generated(self) -> int:
+        """Tokens generated so far."""
+        return self._generated
 
     def requested(self) -> int:
         """The step's `max_tokens`."""
@@ -306,7 +314,7 @@ class Generation(Job):
                 finish_reason=self.finish,
                 stop=self._text.stop,
                 logprobs=_logprobs(kept),
-                usage=self._usage(),
+                usage=self.usage(),
                 timing=self.clock.timing(self.constrained.spent_s if self.constrained else 0.0),
                 computed=min(self.seq.computed, whole),
             )
@@ -321,11 +329,10 @@ class Generation(Job):
             logprobs=_logprobs(tokens),
         )
 
-    def _usage(self) -> Usage:
-        return Usage(
-            prompt=self.prompt,
-            reused=self.reused or 0,
-            prefilled=self.prefilled,
+    def usage(self) -> Usage:
+        """See `Job`."""
+        return dataclasses.replace(
+            super().usage(),
             generated=self._generated,
             forced=self._forced,
             drafted=self._drafted,

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from phloem.programs.protocol import Timing
+from phloem.programs.protocol import Timing, Usage
 from phloem.runtime.engine.messages import Deliver
 from phloem.runtime.engine.radix_cache import Interest
 from phloem.runtime.engine.sequence import Sequence
@@ -26,6 +26,8 @@ class Clock:
     arrived: float = field(default_factory=time.monotonic)
     started: float | None = None
     prefilled: float | None = None
+    latest: float | None = None
+    """When the latest token came."""
 
     def timing(self, mask_s: float = 0.0) -> Timing:
         """Milliseconds by phase, up to now."""
@@ -77,6 +79,10 @@ class Job(ABC):
     def reusable(self) -> int:
         """Prompt tokens that need not be computed if the cache has them, at the job's start."""
         return min(self.seq.logits_from, self.prompt)
+
+    def usage(self) -> Usage:
+        """Its tokens so far."""
+        return Usage(prompt=self.prompt, reused=self.reused or 0, prefilled=self.prefilled)
 
     @property
     def prefilled(self) -> int:

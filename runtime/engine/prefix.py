@@ -40,6 +40,8 @@ class Pins:
     def __init__(self, kv: SequenceKV, limit: int) -> None:
         self._kv = kv
         self._limit = limit
+        self.locked = 0
+        """Pages that pins hold, as last counted: for other threads."""
         self._pinned: OrderedDict[tuple[str, tuple[int, ...]], Sequence] = OrderedDict()
 
     def add(self, seq: Sequence) -> None:
@@ -50,6 +52,7 @@ class Pins:
         self._pinned[key] = seq
         while self._pinned and self.pages() > self._limit:
             self.drop_oldest()
+        self.locked = self.pages()
 
     def drop_oldest(self) -> bool:
         """Unlock the oldest pin; its KV stays cached while there is room. False: there is none."""
@@ -57,6 +60,7 @@ class Pins:
             return False
         _, seq = self._pinned.popitem(last=False)
         self._kv.detach(seq)
+        self.locked = self.pages()
         return True
 
     def pages(self) -> int:

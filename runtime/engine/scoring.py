@@ -11,6 +11,7 @@ to be evicted.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
 import torch
@@ -148,13 +149,11 @@ class Scoring(Job):
                     greedy_prefix=len(given.greedy) if greedy is None else greedy,
                 )
             )
-        usage = Usage(
-            prompt=self.prompt,
-            reused=self.reused or 0,
-            prefilled=self.prefilled,
-            scored=self._rows,
-        )
-        self.deliver(Scored(tuple(scored), usage, self.clock.timing()))
+        self.deliver(Scored(tuple(scored), self.usage(), self.clock.timing()))
+
+    def usage(self) -> Usage:
+        """See `Job`."""
+        return dataclasses.replace(super().usage(), scored=self._rows)
 
     def _branches(self) -> list[_Branch]:
         return [*self._given, *self._bare]

@@ -1,6 +1,6 @@
 """What the phases of the scheduler share.
 
-What lives here: `EngineConfig`, `Stats` and `EngineState` with the few ways a job leaves it. What
+What lives here: `EngineConfig` and `EngineState` with the few ways a job leaves it. What
 does not: the phases (`admission.py`, `batching.py`, `completion.py`) and the thread (`engine.py`).
 """
 
@@ -22,11 +22,12 @@ from phloem.runtime.engine.prefix import Pins, Prefix
 from phloem.runtime.engine.radix_cache import RadixCache
 from phloem.runtime.engine.scoring import Scoring
 from phloem.runtime.engine.sequence_kv import SequenceKV
+from phloem.runtime.engine.stats import Stats
 from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.engine.waiting import WaitingJobs
 from phloem.runtime.model.batch import Decoder
 
-__all__ = ["EngineConfig", "EngineState", "Stats", "out_of_memory"]
+__all__ = ["EngineConfig", "EngineState", "out_of_memory"]
 
 log = logging.getLogger(__name__)
 
@@ -95,20 +96,6 @@ class EngineConfig:
                 )
 
 
-@dataclass(slots=True)
-class Stats:
-    """Counters since the start. `rows` entered the decoder in `passes` forward passes; `shrunk`
-    counts those that were tried again smaller, for lack of memory."""
-
-    passes: int = 0
-    rows: int = 0
-    suspended: int = 0
-    shrunk: int = 0
-    finished: int = 0
-    failed: int = 0
-    cancelled: int = 0
-
-
 class EngineState:
     """The decoder, its memory, and the jobs. Touched by the engine's thread only."""
 
@@ -161,7 +148,12 @@ class EngineState:
         if job in self.waiting:
             self.cache.settle(job.interest, job.interest.node)
             self.waiting.remove(job)
-            return
+        else:
+            self._leave_running(job)
+        if job.clock.started is not None:
+            self.stats.usage += job.usage()
+
+    def _leave_running(self, job: Job) -> None:
         self.running.remove(job)
         self.memory_tight = False
         for seq in job.sequences():
@@ -174,6 +166,7 @@ class EngineState:
 
     def pin(self, job: Prefix) -> None:
         """Take a computed prefix out of the running jobs; its pages stay locked."""
+        self.stats.usage += job.usage()
         self.running.remove(job)
         self.pins.add(job.seq)
 
@@ -181,13 +174,20 @@ class EngineState:
         """End a job because its owner wants that."""
         self.leave(job)
         self.stats.cancelled += 1
+        self.stats.errors["Cancelled"] += 1
         job.deliver(Failed(Cancelled("the step was cancelled")))
 
     def fail(self, job: Job, error: PhloemError) -> None:
         """End a job with an error."""
         self.leave(job)
-        self.stats.failed += 1
+        self.refuse(error)
         job.deliver(Failed(error))
+
+    def refuse(self, error: PhloemError) -> None:
+        """Count an error, and log it."""
+        self.stats.failed += 1
+        self.stats.errors[type(error).__name__] += 1
+        log.info("a step failed: %s: %s", type(error).__name__, error)
 
     def fail_unexpectedly(self, jobs: list[Job], cause: Exception) -> None:
         """End jobs because of an error that nobody foresaw; the others go on."""
