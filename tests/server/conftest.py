@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -15,6 +16,16 @@ from tests.server.harness import Running, serving, tiny
 @pytest.fixture(scope="session", autouse=True)
 def quiet_logs() -> None:
     """Drop log lines; tests of the log configure it themselves."""
+    structlog.configure(processors=[drop])
+
+
+@pytest.fixture
+def own_logging() -> Iterator[None]:
+    """For tests that configure logging: everything is as before when they are over."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers, root.level = handlers, level
     structlog.configure(processors=[drop])
 
 

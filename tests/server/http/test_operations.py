@@ -28,7 +28,6 @@ from phloem.server.http.metrics import KINDS, OUTCOMES, TOKENS
 from phloem.server.http.state import make_state
 from phloem.server.http.trace_context import TraceContext
 from phloem.server.settings import load_settings
-from tests.server.conftest import drop
 from tests.server.harness import Running, serving
 
 Start = Callable[..., AbstractContextManager[Running]]
@@ -99,11 +98,9 @@ def test_each_request_is_counted_once_by_its_end(start: Start) -> None:
 
 
 @pytest.fixture
-def log() -> Iterator[io.StringIO]:
+def log(own_logging: None) -> Iterator[io.StringIO]:
     """The log as text, secrets masked as the settings of the test say."""
     stream = io.StringIO()
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
     configure_logs(
         load_settings(
             api_key="sk-test-DO-NOT-LOG-123",
@@ -111,12 +108,10 @@ def log() -> Iterator[io.StringIO]:
             log_level="debug",
         )
     )
-    for handler in root.handlers:
+    for handler in logging.getLogger().handlers:
         assert isinstance(handler, logging.StreamHandler)
         handler.setStream(stream)
     yield stream
-    root.handlers, root.level = handlers, level
-    structlog.configure(processors=[drop])
 
 
 def test_the_log_is_json_with_trace_ids_and_without_prompts(
