@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import httpx
@@ -98,7 +98,7 @@ def test_each_request_is_counted_once_by_its_end(start: Start) -> None:
 
 
 @pytest.fixture
-def log(own_logging: None) -> Iterator[io.StringIO]:
+def log(own_logging: None) -> io.StringIO:
     """The log as text, secrets masked as the settings of the test say."""
     stream = io.StringIO()
     configure_logs(
@@ -111,7 +111,7 @@ def log(own_logging: None) -> Iterator[io.StringIO]:
     for handler in logging.getLogger().handlers:
         assert isinstance(handler, logging.StreamHandler)
         handler.setStream(stream)
-    yield stream
+    return stream
 
 
 def test_the_log_is_json_with_trace_ids_and_without_prompts(
