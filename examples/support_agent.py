@@ -8,15 +8,13 @@ Every step continues the same session, so no step computes again what an earlier
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 import phloem as ph
 
 
 class Answer(BaseModel):
     """One sentence, the numbers of the passages it rests on, and how sure the agent is."""
-
-    model_config = ConfigDict(extra="forbid")
 
     answer: str = Field(pattern=r"^[A-Z][^.;]{10,120}[a-z]\.$")
     sources: list[int] = Field(min_length=1, max_length=4)

@@ -18,6 +18,7 @@ from typing import Any
 import typing_extensions
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from phloem.errors import ConstraintError
 from phloem.grammar.spec import Constraint
@@ -42,13 +43,38 @@ _REGEXES: dict[Any, str] = {
 }
 
 
+class _ClosedSchema(GenerateJsonSchema):
+    """Pydantic's JSON Schema, with objects closed unless the type says `extra="allow"`.
+
+    Members that a type would ignore carry nothing, and a small model writes them without end.
+    """
+
+    def model_schema(self, schema: Any) -> JsonSchemaValue:
+        return _closed(super().model_schema(schema))
+
+    def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
+        return _closed(super().dataclass_schema(schema))
+
+    def typed_dict_schema(self, schema: Any) -> JsonSchemaValue:
+        return _closed(super().typed_dict_schema(schema))
+
+
+def _closed(schema: JsonSchemaValue) -> JsonSchemaValue:
+    # A root model has the schema of what it wraps, which need not be an object.
+    if schema.get("type") == "object" and "properties" in schema:
+        schema.setdefault("additionalProperties", False)
+    return schema
+
+
 def schema_of_type(target: Any) -> Any:
     """The JSON Schema of a pydantic model, dataclass, TypedDict, `Literal`, `Union`, ...
+
+    Objects are closed: only `extra="allow"` lets a text hold members the type does not name.
 
     Raises `ConstraintError` for what pydantic can't describe.
     """
     try:
-        return _adapter(target).json_schema()
+        return _adapter(target).json_schema(schema_generator=_ClosedSchema)
     except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:
         raise ConstraintError(
             f"no JSON Schema can be made for {target!r}: {str(error).splitlines()[0]}",

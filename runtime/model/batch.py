@@ -12,9 +12,11 @@ prefill chunk one with many; both mix freely.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 
 __all__ = ["Decoder", "ForwardBatch", "KVStorage"]
@@ -31,6 +33,29 @@ class KVStorage:
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
     page_size: int
+
+    @classmethod
+    def zeros(
+        cls,
+        layers: int,
+        shape: tuple[int, int, int, int],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> KVStorage:
+        """Zeroed storage; `shape` is [pages, page_size, kv_heads, head_dim].
+
+        On a CPU the memory is the system's own zero pages, so a pool of gigabytes is there at
+        once and takes room only as it is used.
+        """
+
+        def layer() -> torch.Tensor:
+            if device.type != "cpu":
+                return torch.zeros(shape, dtype=dtype, device=device)
+            size = math.prod(shape) * dtype.itemsize
+            return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(dtype).view(shape)
+
+        keys, values = ([layer() for _ in range(layers)] for _ in range(2))
+        return cls(keys, values, shape[1])
 
 
 @dataclass(slots=True)

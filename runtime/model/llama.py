@@ -82,11 +82,7 @@ class LlamaDecoder:
     def new_kv(self, pages: int, page_size: int) -> KVStorage:
         """Zeroed storage for `pages` pages of `page_size` tokens."""
         shape = (pages, page_size, self.config.kv_heads, self.config.head_dim)
-
-        def storage() -> list[torch.Tensor]:
-            return [torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in self._layers]
-
-        return KVStorage(storage(), storage(), page_size)
+        return KVStorage.zeros(self.config.layers, shape, self.dtype, self.device)
 
     def kv_bytes_per_token(self) -> int:
         """2 * layers * kv_heads * head_dim * bytes of an element."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypedDict
 import pytest
 from outlines import types as outlines_types
 from outlines.types import at_least, either, optional
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from phloem.errors import ConstraintError
 from phloem.grammar.analyser import default_analyser
@@ -161,3 +161,24 @@ def test_bounds_of_lookaround_are_asked_of_automata(build):
     quick = analyser.bounds(constraint, budget_s=0.001)
     assert quick.notes
     assert quick.min_chars == 3
+
+
+def test_members_a_type_would_ignore_are_not_generated():
+    """A model's object holds its own members only, nested too, unless it says extra="allow"."""
+
+    class Inner(BaseModel):
+        x: int
+
+    class Outer(BaseModel):
+        inner: Inner
+
+    class Open(BaseModel):
+        model_config = ConfigDict(extra="allow")
+        x: int
+
+    analyser = default_analyser()
+    closed = analyser.build(schema=Outer)
+    assert accepts(closed, '{"inner":{"x":1}}')
+    assert not accepts(closed, '{"inner":{"x":1},"y":2}')
+    assert not accepts(closed, '{"inner":{"x":1,"y":2}}')
+    assert accepts(analyser.build(schema=Open), '{"x":1,"y":2}')
