@@ -12,12 +12,12 @@ prefill chunk one with many; both mix freely.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
+
+from phloem.runtime.model.memory import zeros
 
 __all__ = ["Decoder", "ForwardBatch", "KVStorage"]
 
@@ -44,15 +44,13 @@ class KVStorage:
     ) -> KVStorage:
         """Zeroed storage; `shape` is [pages, page_size, kv_heads, head_dim].
 
-        On a CPU the memory is the system's own zero pages, so a pool of gigabytes is there at
-        once and takes room only as it is used.
+        A pool on a CPU takes room only as it is used.
         """
 
         def layer() -> torch.Tensor:
             if device.type != "cpu":
                 return torch.zeros(shape, dtype=dtype, device=device)
-            size = math.prod(shape) * dtype.itemsize
-            return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(dtype).view(shape)
+            return zeros(shape, dtype)
 
         keys, values = ([layer() for _ in range(layers)] for _ in range(2))
         return cls(keys, values, shape[1])

@@ -11,6 +11,7 @@ import torch
 
 from phloem.runtime.model.config import DecoderConfig
 from phloem.runtime.model.convert import Tensors
+from phloem.runtime.model.memory import zeros
 from phloem.runtime.model.rope import Rope
 from phloem.runtime.native.abi import BF16, BLOCK, Q4, Q8, Layer, Library, Matrix, ModelConfig
 
@@ -150,7 +151,7 @@ class PackedModel:
     ) -> tuple[Matrix, torch.Tensor]:
         # Zeros, because the last group may hold fewer than 16 outputs.
         size = self._library.packed_bytes(kind, outputs, inputs)
-        out = torch.zeros(size, dtype=torch.uint8)
+        out = zeros((size,), torch.uint8)
         self._owned.append(out)
         matrix = Matrix(
             format=kind,
