@@ -117,20 +117,20 @@ def _spread(state: EngineState, job: Scoring) -> None:
 def forward_batch(state: EngineState, entries: list[Entry]) -> ForwardBatch:
     """The decoder's view of the entries."""
     size = state.pool.page_size
-    rows = [entry.rows for entry in entries]
+    rows = np.array([entry.rows for entry in entries])
+    wanted = np.array([entry.wanted for entry in entries])
+    ends = np.array([entry.seq.computed + entry.rows for entry in entries])
     starts = np.concatenate(([0], np.cumsum(rows)))
-    ends = [entry.seq.computed + entry.rows for entry in entries]
-    used = [state.kv.pages_for(end) for end in ends]
-    table = np.zeros((len(entries), max(used)), dtype=np.int64)
-    for i, entry in enumerate(entries):
-        table[i, : used[i]] = entry.seq.pages[: used[i]]
-    positions = np.concatenate(
-        [np.arange(e.seq.computed, e.seq.computed + e.rows) for e in entries]
-    )
+    used = -(-ends // size)
+    table = np.zeros((len(entries), int(used.max())), dtype=np.int64)
+    for line, entry, pages in zip(table, entries, used.tolist(), strict=True):
+        line[:pages] = np.frombuffer(entry.seq.pages, dtype=np.int64, count=pages)
+    # Row r of an entry that begins with row `start` stands at position r - start + end - rows.
+    positions = np.arange(starts[-1]) + np.repeat(ends - starts[1:], rows)
     owner = np.repeat(np.arange(len(entries)), rows)
     slots = table[owner, positions // size] * size + positions % size
-    tokens = [t for e in entries for t in _tokens(e)]
-    wanted = [np.arange(starts[i + 1] - e.wanted, starts[i + 1]) for i, e in enumerate(entries)]
+    tokens = [token for entry in entries for token in _tokens(entry)]
+    logit_rows = np.arange(wanted.sum()) + np.repeat(starts[1:] - np.cumsum(wanted), wanted)
     device = state.decoder.device
 
     def tensor(values: np.ndarray) -> torch.Tensor:
@@ -141,9 +141,9 @@ def forward_batch(state: EngineState, entries: list[Entry]) -> ForwardBatch:
         positions=tensor(positions),
         slots=tensor(slots),
         query_starts=starts.tolist(),
-        context_lens=ends,
+        context_lens=ends.tolist(),
         pages=tensor(table),
-        logit_rows=tensor(np.concatenate(wanted)),
+        logit_rows=tensor(logit_rows),
     )
 
 

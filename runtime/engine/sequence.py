@@ -6,6 +6,7 @@ what is done with it (`sequence_kv.py` for its pages, `completion.py` for its lo
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
 from phloem.runtime.engine.radix_cache import Node, common_prefix
@@ -17,7 +18,8 @@ __all__ = ["Sequence"]
 class Sequence:
     """Tokens, and the pages that hold the KV of the first `computed` of them.
 
-    Token i lies in page `pages[i // page_size]`. Rows at or after `logits_from` are asked for
+    Token i lies in page `pages[i // page_size]`; an array, because page tables are made of it in
+    each pass. Rows at or after `logits_from` are asked for
     their logits when they are computed. Of the pages, the first `published` are nodes of the
     prefix cache down to `node`; `tail` is the cached node of the next page, where this
     sequence appends to it in place.
@@ -30,7 +32,7 @@ class Sequence:
     tokens: list[int]
     logits_from: int
     computed: int = 0
-    pages: list[int] = field(default_factory=list)
+    pages: array[int] = field(default_factory=lambda: array("q"))
     node: Node | None = None
     published: int = 0
     tail: Node | None = None

@@ -166,7 +166,7 @@ class SequenceKV:
         self._leave_tail(seq)
         for page in seq.pages:
             self.pool.release(page)
-        seq.pages = []
+        del seq.pages[:]
         seq.guess([])
         seq.computed = seq.published = 0
         seq.node = None
