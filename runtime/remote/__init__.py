@@ -1,0 +1,1 @@
+"""What backends on other machines share: HTTP, limits of a step, and a session's life."""

@@ -1,0 +1,164 @@
+"""JSON over HTTP to a model server: whole replies and event streams, every failure an error.
+
+What lives here: `HttpClient` and how a failed reply reads. What does not: what is asked
+(`runtime/sglang`, `runtime/openai`).
+
+Only a connection that could not be made is tried again, a bounded number of times: from then on
+a server may have begun to work. Proxies of the environment are not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import httpx
+
+from phloem.errors import ConfigError, EngineError, Overloaded
+from phloem.runtime.remote.limits import Limit
+
+__all__ = ["HttpClient"]
+
+_RETRIES = 2
+_SHOWN = 500
+"""Characters of a failed reply that its error shows."""
+_CONNECT_S = 10.0
+
+
+class HttpClient:
+    """Requests to one server. May be used from several event loops.
+
+    Failures are `EngineError` with the status and the start of the body; `Overloaded` for 429
+    and 503; `ConfigError` for 401, 403 and an address that is none.
+    """
+
+    def __init__(self, base_url: str, api_key: str | None) -> None:
+        self.url = base_url.rstrip("/")
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"{base_url!r} is no http(s) address", hint="for example http://127.0.0.1:30000"
+            )
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = (
+            WeakKeyDictionary()
+        )
+
+    def get(self, path: str, timeout: float) -> Any:
+        """The JSON at `path`. Blocks; for the first contact only."""
+        transport = httpx.HTTPTransport(retries=_RETRIES)
+        with httpx.Client(transport=transport, headers=self._headers, timeout=timeout) as client:
+            try:
+                response = client.get(self.url + path)
+            except httpx.HTTPError as error:
+                raise self._lost(path, error) from error
+        if not response.is_success:
+            raise self._refused(path, response)
+        return self._parse(path, response.text)
+
+    async def post(self, path: str, body: Any, limit: Limit) -> Any:
+        """The whole JSON reply."""
+        return self._parse(path, (await self._post(path, body, limit)).text)
+
+    async def tell(self, path: str, limit: Limit, body: Any = None) -> None:
+        """A request whose reply says no more than that it was done."""
+        await self._post(path, body, limit)
+
+    async def _post(self, path: str, body: Any, limit: Limit) -> httpx.Response:
+        try:
+            response = await limit.wait(self._client().post(self.url + path, json=body))
+        except httpx.HTTPError as error:
+            raise self._lost(path, error) from error
+        if not response.is_success:
+            raise self._refused(path, response)
+        return response
+
+    async def stream(self, path: str, body: Any, limit: Limit) -> AsyncGenerator[Any, None]:
+        """The JSON of each `data:` event up to `[DONE]`. A stream without that is an error."""
+        client = self._client()
+        request = client.build_request("POST", self.url + path, json=body)
+        try:
+            response = await limit.wait(client.send(request, stream=True))
+        except httpx.HTTPError as error:
+            raise self._lost(path, error) from error
+        try:
+            if response.status_code != httpx.codes.OK:
+                await limit.wait(response.aread())
+                raise self._refused(path, response)
+            lines = response.aiter_lines()
+            while (line := await limit.wait(_next(lines))) is not None:
+                if not line.startswith("data:"):
+                    continue
+                data = line.removeprefix("data:").strip()
+                if data == "[DONE]":
+                    return
+                yield self._parse(path, data)
+        except httpx.HTTPError as error:
+            raise self._lost(path, error) from error
+        finally:
+            await response.aclose()
+        raise EngineError(
+            f"{self.url}{path} ended its stream before it was done",
+            hint="look into the server's log",
+        )
+
+    async def aclose(self) -> None:
+        """Close this event loop's connections."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.aclose()
+
+    def _client(self) -> httpx.AsyncClient:
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            limits = httpx.Limits(max_connections=None)
+            self._clients[loop] = httpx.AsyncClient(
+                transport=httpx.AsyncHTTPTransport(retries=_RETRIES, limits=limits),
+                headers=self._headers,
+                # A step's `Limit` bounds the rest.
+                timeout=httpx.Timeout(None, connect=_CONNECT_S),
+            )
+        return self._clients[loop]
+
+    def _parse(self, path: str, text: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise EngineError(
+                f"{self.url}{path} answered what is no JSON: {text[:_SHOWN]!r}",
+                hint="is this the address of a model server?",
+            ) from error
+
+    def _refused(self, path: str, response: httpx.Response) -> Exception:
+        status, body = response.status_code, response.text[:_SHOWN]
+        message = f"{self.url}{path} answered {status}: {body.strip() or '(empty)'}"
+        if status in {401, 403}:
+            return ConfigError(message, hint="check api_key", status=status)
+        if status in {429, 503}:
+            after = response.headers.get("retry-after", "")
+            return Overloaded(
+                message,
+                hint="try again later",
+                status=status,
+                retry_after_s=float(after) if after.isdigit() else 1.0,
+            )
+        hint = "look into the server's log" if status >= 500 else "the server refused the request"
+        return EngineError(message, hint=hint, status=status, body=body)
+
+    def _lost(self, path: str, error: httpx.HTTPError) -> EngineError:
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            return EngineError(
+                f"nobody answers at {self.url} ({what})", hint="start the server, check the URL"
+            )
+        return EngineError(
+            f"the connection to {self.url}{path} broke ({what})",
+            hint="look into the server's log",
+        )
+
+
+async def _next(lines: Any) -> str | None:
+    found: str | None = await anext(lines, None)
+    return found

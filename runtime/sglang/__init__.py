@@ -1,0 +1,1 @@
+"""SGLang servers as a `Backend`, by HTTP and token by token."""

@@ -1,0 +1,203 @@
+"""SGLang's answers, read as events and results.
+
+What lives here: `Output`, the text of one generation as its stream comes in, and `read_scores`.
+What does not: HTTP (`runtime/remote/http.py`).
+
+The tokens count, not the server's text: text, stops and pieces are made here from the ids, so a
+session's text and its tokens can't drift apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from phloem.errors import Cancelled, EngineError, ModelError
+from phloem.programs.protocol import (
+    FinishReason,
+    SamplingParams,
+    ScoredChoice,
+    StepResult,
+    TokenEvent,
+    TokenLogprob,
+    Usage,
+)
+from phloem.runtime.engine.output_text import Piece
+from phloem.runtime.engine.params import make_output_text
+from phloem.runtime.engine.scoring import Choice
+from phloem.runtime.engine.vocabulary import Vocabulary
+
+__all__ = ["Output", "check_reply", "read_scores"]
+
+
+class Output:
+    """One generation. `incremental`: each event holds the new tokens only, not all so far."""
+
+    def __init__(self, params: SamplingParams, vocabulary: Vocabulary, incremental: bool) -> None:
+        self.meta: Mapping[str, Any] = {}
+        self.ended = False
+        """Whether a stop was found here."""
+        self.finished = False
+        """Whether the server has ended it."""
+        self._params = params
+        self._vocabulary = vocabulary
+        self._incremental = incremental
+        self._text = make_output_text(params)
+        self._ends = vocabulary.eos_ids | set(params.stop_token_ids)
+        self._received = 0
+        self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._reason: FinishReason = "length"
+
+    def read(self, reply: Mapping[str, Any]) -> TokenEvent | None:
+        """Take one event of the stream; what it shows, if anything."""
+        check_reply(reply)
+        self.meta = reply["meta_info"]
+        tokens = self._new(reply)
+        if self._params.logprobs is not None:
+            self._read_logprobs(len(tokens))
+        reason = self.meta.get("finish_reason")
+        if reason is not None:
+            self.finished = True
+            self._reason = "length" if reason["type"] == "length" else "stop"
+            if tokens and tokens[-1] in self._ends and self._reason == "stop":
+                del tokens[-1]
+        for token in tokens:
+            self._push(token)
+            if self._text.stop is not None:
+                self.ended, self._reason = True, "stop"
+                break
+        piece = None if self.ended or self.finished else self._text.take()
+        return None if piece is None else self._event(piece)
+
+    def finish(self, prompt: int, seed: int | None) -> tuple[TokenEvent, StepResult]:
+        """The last piece, and the whole. `prompt` counts the prompt's tokens."""
+        piece, rest = self._text.finish()
+        tail = tuple(self._vocabulary.encode_bytes(rest)) if rest else ()
+        event = self._event(piece)
+        event = TokenEvent(event.text, event.tokens + tail, 0, event.logprobs)
+        reused = int(self.meta.get("cached_tokens", 0))
+        result = StepResult(
+            text=self._text.shown,
+            tokens=(*self._tokens[: piece.last], *tail),
+            finish_reason=self._reason,
+            usage=Usage(
+                prompt=prompt,
+                reused=reused,
+                prefilled=prompt - reused,
+                generated=int(self.meta.get("completion_tokens", len(self._tokens))),
+            ),
+            stop=self._text.stop,
+            seed=seed,
+            logprobs=tuple(self._logprobs[: piece.last]),
+        )
+        return event, result
+
+    def _new(self, reply: Mapping[str, Any]) -> list[int]:
+        ids = reply.get("output_ids")
+        if ids is None:
+            raise EngineError("the server sent no output_ids", hint="use a newer SGLang")
+        new = list(ids) if self._incremental else list(ids[self._received :])
+        self._received += len(new)
+        return new
+
+    def _push(self, token: int) -> None:
+        if not 0 <= token < self._vocabulary.size:
+            raise ModelError(
+                f"the server sent token {token}, which the tokenizer here does not have",
+                hint="give tokenizer= the server's own tokenizer",
+            )
+        self._tokens.append(token)
+        seek = len(self._tokens) > self._params.min_tokens
+        self._text.push(self._vocabulary.token_bytes[token], seek=seek)
+
+    def _read_logprobs(self, new: int) -> None:
+        """Some versions send all so far in incremental streams too."""
+        listed = self.meta.get("output_token_logprobs") or []
+        tops = self.meta.get("output_top_logprobs") or []
+        read = [
+            TokenLogprob(token, self._text_of(token), logprob, self._top(tops, i))
+            for i, (logprob, token, *_) in enumerate(listed)
+        ]
+        whole = len(read) >= self._received or not self._incremental
+        self._logprobs = read if whole else self._logprobs + read[-new:] if new else self._logprobs
+
+    def _top(self, tops: Sequence[Any], at: int) -> tuple[tuple[int, str, float], ...]:
+        if not self._params.logprobs or at >= len(tops):
+            return ()
+        return tuple((token, self._text_of(token), logprob) for logprob, token, *_ in tops[at])
+
+    def _text_of(self, token: int) -> str:
+        return self._vocabulary.text(token)
+
+    def _event(self, piece: Piece) -> TokenEvent:
+        return TokenEvent(
+            piece.text,
+            tuple(self._tokens[piece.first : piece.last]),
+            logprobs=tuple(self._logprobs[piece.first : piece.last]),
+        )
+
+
+def check_reply(reply: Any) -> None:
+    """Raises for an error inside a stream that began well, and for an aborted request."""
+    if isinstance(reply, Mapping) and "meta_info" in reply:
+        reason = reply["meta_info"].get("finish_reason") or {}
+        if reason.get("type") != "abort":
+            return
+        message = reason.get("message") or "no reason given"
+        if reason.get("status_code") is None:
+            raise Cancelled(f"the server aborted the request: {message}")
+        raise EngineError(
+            f"the server aborted the request ({reason['status_code']}): {message}",
+            hint="look into the server's log",
+            status=reason["status_code"],
+        )
+    error = reply.get("error", reply) if isinstance(reply, Mapping) else reply
+    message = error.get("message", error) if isinstance(error, Mapping) else error
+    raise EngineError(f"the server failed: {str(message)[:500]}", hint="see the server's log")
+
+
+def read_scores(
+    replies: Sequence[Mapping[str, Any]], choices: Sequence[Choice], bare: bool
+) -> tuple[tuple[ScoredChoice, ...], int]:
+    """Each choice's log-probabilities, and how many prompt tokens were cached for the first.
+
+    `replies` hold the choices after the prefix, then, if `bare`, the choices alone.
+    """
+    if len(replies) != len(choices) * (1 + bare):
+        raise EngineError(
+            f"the server answered {len(replies)} prompts of {len(choices) * (1 + bare)}",
+            hint="look into the server's log",
+        )
+    scored = []
+    for i, choice in enumerate(choices):
+        logprobs, greedy = _tail(replies[i], choice.tokens)
+        alone: tuple[float | None, ...] = ()
+        if bare:
+            later, _ = _tail(replies[len(choices) + i], choice.tokens[1:])
+            alone = (None, *later) if choice.tokens else ()
+        scored.append(
+            ScoredChoice(choice.text, tuple(choice.tokens), tuple(logprobs), alone, greedy)
+        )
+    cached = min(int(r["meta_info"].get("cached_tokens", 0)) for r in replies[: len(choices)])
+    return tuple(scored), cached
+
+
+def _tail(reply: Mapping[str, Any], tokens: Sequence[int]) -> tuple[list[float], int]:
+    """Log-probabilities of the prompt's last `tokens`, and how many lead greedily."""
+    check_reply(reply)
+    listed = (reply["meta_info"].get("input_token_logprobs") or [])[-len(tokens) :]
+    if not tokens:
+        return [], 0
+    if [entry[1] for entry in listed] != list(tokens) or any(e[0] is None for e in listed):
+        raise EngineError(
+            "the server's log-probabilities are not those of the choice's tokens",
+            hint="look into the server's log",
+        )
+    tops = (reply["meta_info"].get("input_top_logprobs") or [])[-len(tokens) :]
+    greedy = 0
+    for token, top in zip(tokens, tops, strict=False):
+        if not top or top[0][1] != token:
+            break
+        greedy += 1
+    return [float(entry[0]) for entry in listed], greedy

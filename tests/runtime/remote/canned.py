@@ -1,0 +1,74 @@
+"""A server that answers with bytes written down beforehand, for failures no real server offers.
+
+What lives here: `Canned`. What does not: anything that computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+
+def reply(status: int, body: str, kind: str = "application/json") -> bytes:
+    """A whole HTTP/1.1 reply."""
+    data = body.encode()
+    head = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n\r\n"
+    return head.encode() + data
+
+
+def stream(*events: str) -> bytes:
+    """An event stream that is cut by the end of the connection, without its last chunk."""
+    chunks = [f"data: {event}\n\n".encode() for event in events]
+    framed = b"".join(f"{len(c):x}\r\n".encode() + c + b"\r\n" for c in chunks)
+    head = (
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    return head.encode() + framed
+
+
+INFO = {
+    "/get_model_info": reply(200, json.dumps({"model_path": "tiny"})),
+    "/get_server_info": reply(200, json.dumps({"version": "0.5.23", "max_req_input_len": 4000})),
+    "/abort_request": reply(200, ""),
+}
+
+
+@dataclass
+class Canned:
+    """`replies` by path; a connection is closed after its reply. `asked` lists the paths."""
+
+    replies: Mapping[str, bytes]
+    hang: bool = False
+    asked: list[str] = field(default_factory=list)
+    url: str = ""
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        path = head.split(b" ")[1].decode()
+        length = next(
+            (int(line[15:]) for line in head.lower().split(b"\r\n") if b"content-length" in line), 0
+        )
+        await reader.readexactly(length)
+        self.asked.append(path)
+        writer.write((INFO | dict(self.replies))[path])
+        await writer.drain()
+        if self.hang and path not in INFO:
+            await reader.read()
+        writer.close()
+        await writer.wait_closed()
+
+
+@asynccontextmanager
+async def canned(replies: Mapping[str, bytes], *, hang: bool = False) -> AsyncIterator[Canned]:
+    """Serve on a loopback port; with `hang` the connection is kept open after the reply."""
+    made = Canned(replies, hang)
+    server = await asyncio.start_server(made._serve, "127.0.0.1", 0)
+    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield made
+    finally:
+        server.close()
+        await server.wait_closed()

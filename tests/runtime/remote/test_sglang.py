@@ -1,0 +1,273 @@
+"""The SGLang backend against a server of that API with a real (tiny) model behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+
+from phloem.errors import Cancelled, DeadlineExceeded, EngineError, PromptTooLong, Unsupported
+from phloem.grammar.spec import Constraint
+from phloem.programs.protocol import SamplingParams, StepResult, Text, TokenEvent
+from phloem.runtime.embedded import EmbeddedBackend
+from phloem.runtime.model.tiny import tiny_model
+from phloem.runtime.sglang.backend import RuntimeEndpoint
+from phloem.runtime.sglang.tokenizer import ModelText
+
+from .sglang_server import FakeSGLang, serving
+
+GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+MODEL = tiny_model()
+TEXT = ModelText(MODEL.tokenizer, MODEL.eos_ids, MODEL.chat_format)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[FakeSGLang]:
+    """One server for the module."""
+    with serving(FakeSGLang()) as fake:
+        yield fake
+
+
+@pytest.fixture
+def fake(running: FakeSGLang) -> FakeSGLang:
+    """The server with its memory of requests emptied."""
+    running.requests.clear()
+    running.aborted.clear()
+    return running
+
+
+@pytest_asyncio.fixture
+async def backend(fake: FakeSGLang) -> AsyncIterator[RuntimeEndpoint]:
+    """A backend on the server."""
+    made = RuntimeEndpoint(fake.url, tokenizer=TEXT)
+    yield made
+    await made.aclose()
+
+
+async def run(session, params=GREEDY, constraint=None) -> tuple[list[TokenEvent], StepResult]:
+    *events, result = [item async for item in session.generate(params, constraint)]
+    return events, result
+
+
+async def opened(backend, *texts, **options):
+    session = await backend.open("s", **options)
+    session.append([Text(text, heal=False) for text in texts])
+    return session
+
+
+async def test_the_same_tokens_as_the_engine_itself(backend: RuntimeEndpoint) -> None:
+    """A step over HTTP gives the tokens that the engine behind the server gives."""
+    embedded = EmbeddedBackend(MODEL)
+    _, here = await run(await opened(embedded, "Once upon a time"))
+    _, there = await run(await opened(backend, "Once upon a time"))
+    assert (there.tokens, there.text) == (here.tokens, here.text)
+    await embedded.aclose()
+
+
+async def test_the_next_step_sends_the_very_tokens(
+    backend: RuntimeEndpoint, fake: FakeSGLang
+) -> None:
+    """The second request begins with the first one's ids and its output's, and reuses them."""
+    session = await opened(backend, "Once upon a time")
+    _, first = await run(session)
+    session.append([Text(" and then")])
+    _, second = await run(session)
+    sent = [request["input_ids"] for request in fake.requests]
+    kept = sent[0] + list(first.tokens)
+    assert sent[1][: len(kept)] == kept
+    assert second.usage.reused >= len(kept) - 1
+    assert "text" not in fake.requests[0]
+
+
+async def test_incremental_streams_read_the_same() -> None:
+    """A server that sends each token once gives the same events' text and logprobs."""
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=0)
+    found = []
+    for info in ({}, {"incremental_streaming_output": True}):
+        with serving(FakeSGLang(info=info)) as fake:
+            backend = RuntimeEndpoint(fake.url, tokenizer=TEXT)
+            events, result = await run(await opened(backend, "Hello"), params)
+            assert "".join(event.text for event in events) == result.text
+            assert len(result.logprobs) == len(result.tokens)
+            found.append((result.tokens, result.text, result.logprobs))
+            await backend.aclose()
+    assert found[0] == found[1]
+
+
+async def test_stop_texts_leave_text_and_session(backend: RuntimeEndpoint) -> None:
+    """A stop text ends the step, is reported, and stands neither in the text nor the session."""
+    long = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    _, whole = await run(await opened(backend, "Hello"), long)
+    stop = next(char for char in whole.text[2:] if char.isascii() and char not in whole.text[:2])
+    at = whole.text.index(stop)
+    session = await opened(backend, "Hello")
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, stop=(stop,))
+    events, result = await run(session, params)
+    kept = whole.text[:at].rstrip("\ufffd")  # a character that the stop cuts is left out
+    assert (result.text, result.stop, result.finish_reason) == (kept, stop, "stop")
+    assert "".join(event.text for event in events) == result.text
+    assert MODEL.tokenizer.decode((await session.snapshot()).tokens) == "Hello" + result.text
+
+
+async def test_scores_are_the_engines(backend: RuntimeEndpoint, fake: FakeSGLang) -> None:
+    """Choices get the engine's own log-probabilities, and all go in one request."""
+    embedded = EmbeddedBackend(MODEL)
+    choices = [" yes", " no, never", " because"]
+    here = await (await opened(embedded, "Is it? ")).score(choices, empty_context=True)
+    there = await (await opened(backend, "Is it? ")).score(choices, empty_context=True)
+    for one, other in zip(here.choices, there.choices, strict=True):
+        assert one.tokens == other.tokens
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert one.greedy_prefix == other.greedy_prefix
+        assert one.unconditional[1:] == pytest.approx(other.unconditional[1:], abs=1e-4)
+    assert len(fake.requests) == 1
+    await embedded.aclose()
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Constraint("regex", "(cat|dog) [0-9]{3}"),
+        Constraint("choices", '["a.b", "c+d (e)"]'),
+        Constraint("json_schema", '{"type":"object","properties":{"a":{"type":"boolean"}},'
+                   '"required":["a"],"additionalProperties":false}'),
+    ],
+    ids=lambda constraint: constraint.kind,
+)  # fmt: skip
+async def test_constraints_hold(backend: RuntimeEndpoint, constraint: Constraint) -> None:
+    """Each kind that the backend claims is sent, kept and accepted."""
+    assert constraint.kind in backend.capabilities.constraints
+    _, result = await run(
+        await opened(backend, "x"), SamplingParams(seed=1, max_tokens=60), constraint
+    )
+    assert result.finish_reason == "stop"
+
+
+async def test_a_server_that_ignores_a_constraint_is_an_error() -> None:
+    """The text is checked; the session is as before."""
+    with serving(FakeSGLang(enforce=False)) as fake:
+        backend = RuntimeEndpoint(fake.url, tokenizer=TEXT)
+        session = await opened(backend, "Hello")
+        before = await session.snapshot()
+        with pytest.raises(EngineError, match="did not keep the regex"):
+            await run(session, GREEDY, Constraint("regex", "[0-9]{4}"))
+        assert await session.snapshot() == before
+        await backend.aclose()
+
+
+async def test_what_it_cannot_enforce_is_refused_before_a_request(
+    backend: RuntimeEndpoint, fake: FakeSGLang
+) -> None:
+    """Lark grammars and delayed constraints are refused by name, without asking the server."""
+    session = await opened(backend, "x")
+    for constraint in (Constraint("lark", 'start: "a"'), Constraint("regex", "a", after="x")):
+        with pytest.raises(Unsupported):
+            await run(session, GREEDY, constraint)
+    assert fake.requests == []
+
+
+async def test_leaving_a_stream_aborts_on_the_server(
+    backend: RuntimeEndpoint, fake: FakeSGLang
+) -> None:
+    """Closing the iterator posts /abort_request with the request's id."""
+    session = await opened(backend, "Hello")
+    stream = session.generate(SamplingParams(temperature=0, max_tokens=2000, ignore_eos=True))
+    async for _ in stream:
+        break
+    await stream.aclose()
+    await backend.aclose()
+    assert fake.aborted == [fake.requests[0]["rid"]]
+
+
+async def test_cancel_ends_the_step(backend: RuntimeEndpoint, fake: FakeSGLang) -> None:
+    """`cancel` makes the running step raise `Cancelled`, and tells the server."""
+    session = await opened(backend, "Hello")
+    params = SamplingParams(temperature=0, max_tokens=3000, ignore_eos=True)
+    step = session.generate(params)
+    await anext(step)
+    await session.cancel()
+    with pytest.raises(Cancelled):
+        await anext(step)
+    _, after = await run(session)
+    assert len(after.tokens) > 0
+    await backend.aclose()
+    assert fake.aborted == [fake.requests[0]["rid"]]
+
+
+async def test_a_timeout_is_total(fake: FakeSGLang) -> None:
+    """A step that streams on and on ends when its whole time is over."""
+    backend = RuntimeEndpoint(fake.url, tokenizer=TEXT, timeout=0.2)
+    session = await opened(backend, "Hello")
+    with pytest.raises(DeadlineExceeded):
+        await run(session, SamplingParams(temperature=0, max_tokens=3900, ignore_eos=True))
+    await backend.aclose()
+
+
+async def test_branches_draw_their_own_noise(backend: RuntimeEndpoint, fake: FakeSGLang) -> None:
+    """The branch is mixed into the seed; equal branch and seed send equal seeds."""
+    params = SamplingParams(seed=5, max_tokens=2)
+    for branch in ("", "a", "b", "a"):
+        _, result = await run(await opened(backend, "x", branch=branch), params)
+        assert result.seed == 5
+    seeds = [request["sampling_params"]["sampling_seed"] for request in fake.requests]
+    assert seeds[0] == 5
+    assert seeds[1] == seeds[3]
+    assert len(set(seeds)) == 3
+
+
+async def test_namespaces_go_as_extra_keys(backend: RuntimeEndpoint, fake: FakeSGLang) -> None:
+    """Every kind of request carries the namespace, and nothing is shared across."""
+    text = "A prefix that is long enough to be cached. " * 2
+    first = await opened(backend, text, namespace="a")
+    await run(first)
+    await first.score([" yes", " no"])
+    await backend.prefill([Text(text)], namespace="a")
+    assert [request["extra_key"] for request in fake.requests] == ["a", ["a", "a"], "a"]
+    _, other = await run(await opened(backend, text, namespace="b"))
+    assert other.usage.reused == 0
+
+
+async def test_a_long_new_prefix_is_computed_before_a_fork(
+    backend: RuntimeEndpoint, fake: FakeSGLang
+) -> None:
+    """Forking sends one request for the prefix, awaited, and every fork reuses it."""
+    session = await opened(backend, "Once upon a time in a land far away. " * 4)
+    forks = await session.fork(3)
+    assert len(fake.requests) == 1
+    results = await asyncio.gather(*(run(fork) for fork in forks))
+    prefix = len(fake.requests[0]["input_ids"])
+    assert all(result.usage.reused >= prefix - 1 for _, result in results)
+
+
+async def test_capabilities_say_what_the_server_has() -> None:
+    """Without deterministic inference there are no seeds; without a grammar backend no masks."""
+    info = {"enable_deterministic_inference": False, "grammar_backend": "none"}
+    with serving(FakeSGLang(info=info)) as fake:
+        backend = RuntimeEndpoint(fake.url, tokenizer=TEXT)
+        assert not backend.capabilities.seed
+        assert backend.capabilities.constraints == frozenset()
+        _, result = await run(await opened(backend, "x"), SamplingParams(seed=5, max_tokens=2))
+        assert result.seed is None
+        assert "sampling_seed" not in fake.requests[0]["sampling_params"]
+        await backend.aclose()
+
+
+async def test_too_long_is_refused_before_a_request(
+    backend: RuntimeEndpoint, fake: FakeSGLang
+) -> None:
+    """What can't fit raises with the numbers."""
+    session = await opened(backend, "Hello")
+    with pytest.raises(PromptTooLong, match="4000"):
+        await run(session, SamplingParams(max_tokens=4000))
+    assert fake.requests == []
+
+
+@pytest.mark.parametrize("version", ["0.4.9", "0.6.0", "1.0.0", ""])
+async def test_other_versions_are_refused(version: str) -> None:
+    """The version is checked at the first contact."""
+    with serving(FakeSGLang(info={"version": version})) as fake:
+        backend = RuntimeEndpoint(fake.url, tokenizer=TEXT)
+        with pytest.raises(EngineError, match="SGLang"):
+            await backend.start()
