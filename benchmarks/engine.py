@@ -1,0 +1,159 @@
+"""What a pass of the engine costs beside the decoder, and the model's tokens per second.
+
+    python benchmarks/engine.py [--model] [--json]
+
+The first part needs no model: a decoder that answers at once with random logits of 49,152 tokens
+leaves only the engine's own work, given as CPU milliseconds of its thread per pass (medians).
+`--model` adds the default model: tokens per second of 1, 8 and 32 greedy streams, guesses off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+from typing import Any
+
+import torch
+
+from phloem.programs.protocol import SamplingParams, Text
+from phloem.runtime.embedded import EmbeddedBackend
+from phloem.runtime.engine.generation import Generation
+from phloem.runtime.engine.messages import Message
+from phloem.runtime.engine.noise import Noise
+from phloem.runtime.engine.params import make_output_text
+from phloem.runtime.engine.scheduler import step
+from phloem.runtime.engine.sequence import Sequence
+from phloem.runtime.engine.state import EngineConfig, EngineState
+from phloem.runtime.engine.vocabulary import Vocabulary
+from phloem.runtime.model.batch import ForwardBatch, KVStorage
+from phloem.runtime.model.tiny import tiny_model
+
+VOCAB = 49_152
+PASSES = 100
+STREAMS = (1, 8, 32)
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "temperature": {"temperature": 1.0},
+    "top_p": {"temperature": 0.7, "top_p": 0.9},
+}
+
+
+class Instant:
+    """A decoder that computes nothing. `spent` is the CPU time it took all the same."""
+
+    device = torch.device("cpu")
+    max_positions = 4096
+    vocab_size = VOCAB
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self._logits = 3 * torch.randn(max(STREAMS), VOCAB)
+
+    def new_kv(self, pages: int, page_size: int) -> KVStorage:
+        """Nothing is stored."""
+        del pages
+        return KVStorage([], [], page_size)
+
+    def kv_bytes_per_token(self) -> int:
+        """Nothing is stored."""
+        return 0
+
+    def forward(self, batch: ForwardBatch, kv: KVStorage) -> torch.Tensor:
+        """Random logits, always the same."""
+        del kv
+        began = time.thread_time()
+        logits = self._logits[: len(batch.logit_rows)].clone()
+        self.spent += time.thread_time() - began
+        return logits
+
+
+def wide_vocabulary() -> Vocabulary:
+    """A vocabulary as wide as a real one."""
+    tiny = tiny_model(vocab=VOCAB)
+    vocabulary = Vocabulary(tiny.tokenizer, VOCAB, tiny.eos_ids)
+    vocabulary.token_bytes += [b"x"] * (VOCAB - vocabulary.size)
+    vocabulary.size = VOCAB
+    return vocabulary
+
+
+def _ignore(message: Message) -> None:
+    """Nobody reads."""
+    del message
+
+
+def overhead(vocabulary: Vocabulary, streams: int, kind: str) -> float:
+    """Milliseconds per pass outside the decoder."""
+    decoder = Instant()
+    state = EngineState(decoder, vocabulary, EngineConfig(kv_tokens=65_536))
+    for i in range(streams):
+        params = SamplingParams(max_tokens=PASSES + 4, ignore_eos=True, seed=i, **KINDS[kind])
+        state.enqueue(
+            Generation(
+                Sequence("", [5 + i] * 200, 199),
+                _ignore,
+                params=params,
+                vocabulary=vocabulary,
+                noise=Noise(i, ""),
+                text=make_output_text(params),
+            )
+        )
+    for _ in range(4):
+        step(state)
+    spent = []
+    for _ in range(PASSES - 4):
+        before, began = decoder.spent, time.thread_time()
+        step(state)
+        spent.append(time.thread_time() - began - (decoder.spent - before))
+    return 1e3 * statistics.median(spent)
+
+
+async def speed(tokens: int = 64) -> dict[str, float]:
+    """Tokens per second of the default model, by number of streams."""
+    backend = EmbeddedBackend(drafts=False, kv_tokens=16_384)
+    await backend.start()
+
+    async def stream(i: int) -> None:
+        session = await backend.open(str(i))
+        session.append([Text(f"{i}. Once upon a time")])
+        params = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)
+        async for _ in session.generate(params):
+            pass
+
+    await stream(99)
+    found = {}
+    for streams in STREAMS:
+        began = time.perf_counter()
+        await asyncio.gather(*(stream(i) for i in range(streams)))
+        found[str(streams)] = streams * tokens / (time.perf_counter() - began)
+    await backend.aclose()
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", action="store_true", help="measure the default model too")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    asked = parser.parse_args()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # what is measured is too small to share, and the thread's own time
+    vocabulary = wide_vocabulary()
+    report: dict[str, dict[str, float]] = {
+        f"ms_per_pass_{kind}": {str(n): overhead(vocabulary, n, kind) for n in STREAMS}
+        for kind in KINDS
+    }
+    torch.set_num_threads(threads)
+    if asked.model:
+        report["decode_tok_s"] = asyncio.run(speed())
+    if asked.json:
+        print(json.dumps(report))
+        return
+    for name, values in report.items():
+        print(f"{name:24}", "  ".join(f"{n}: {value:.3f}" for n, value in values.items()))
+
+
+if __name__ == "__main__":
+    main()
