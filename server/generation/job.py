@@ -32,6 +32,9 @@ from phloem.programs.protocol import (
 
 __all__ = ["Item", "Job", "candidates", "count_tokens", "spelled"]
 
+LONG = 20_000
+"""Characters; longer prompts are counted on a thread, so that megabytes hold nobody up."""
+
 Item: TypeAlias = tuple[int, TokenEvent | StepResult]
 """The candidate's number and what happened to it; a candidate ends with its `StepResult`."""
 
@@ -59,7 +62,7 @@ async def candidates(backend: Backend, job: Job) -> AsyncGenerator[Item, None]:
     Raises `PromptTooLong` before anything is computed, and what `Session.generate` raises;
     the first candidate to fail ends the others.
     """
-    rooms = [_room(backend, prompt, job.max_tokens) for prompt in job.prompts]
+    rooms = [await _room(backend, prompt, job.max_tokens) for prompt in job.prompts]
     sessions: list[Session] = []
     streams = []
     try:
@@ -102,10 +105,13 @@ def spelled(prompt: Sequence[Segment]) -> str:
     return "".join(part.text if isinstance(part, Text) else part.token for part in prompt)
 
 
-def _room(backend: Backend, prompt: Sequence[Segment], max_tokens: int | None) -> int:
+async def _room(backend: Backend, prompt: Sequence[Segment], max_tokens: int | None) -> int:
     """The output tokens to ask for."""
     limit = backend.capabilities.max_context
-    length = count_tokens(backend, prompt)
+    if sum(len(part.text) for part in prompt if isinstance(part, Text)) > LONG:
+        length = await asyncio.to_thread(count_tokens, backend, prompt)
+    else:
+        length = count_tokens(backend, prompt)
     if length == 0:
         raise ConfigError("the prompt is empty", hint="send at least one character", param="prompt")
     free = limit - length

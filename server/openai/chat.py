@@ -6,6 +6,7 @@ reply, prompts, constraints, and doing the work.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator
@@ -16,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from phloem.errors import ConfigError
+from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import Backend, StepResult, Text
 from phloem.server.generation.job import Job
 from phloem.server.generation.run import collect, generate
@@ -66,7 +68,10 @@ async def chat_completions(
     if program is not None:
         return await program_chat(manager.catalog.get(program), body, request, manager)
     check_model(state, body.model)
-    job = _job(state, backend, request, body)
+    # A large schema takes a while to check: not on the loop that serves everybody.
+    allowed = backend.capabilities.constraints
+    constraint = await asyncio.to_thread(reply_constraint, state.analyser, body, allowed)
+    job = _job(state, backend, request, body, constraint)
     if body.stream:
         return EventStream(_events(state, request, body, job), state.settings, error_events)
     started = int(time.time())
@@ -84,7 +89,13 @@ async def chat_completions(
     return Response(reply.model_dump_json(), media_type="application/json")
 
 
-def _job(state: ServerState, backend: Backend, request: Request, body: ChatRequest) -> Job:
+def _job(
+    state: ServerState,
+    backend: Backend,
+    request: Request,
+    body: ChatRequest,
+    constraint: Constraint | None,
+) -> Job:
     """The work that a body asks for. Raises for what can't be done, before any of it."""
     n = body.n or 1
     if n > state.settings.max_n:
@@ -97,7 +108,7 @@ def _job(state: ServerState, backend: Backend, request: Request, body: ChatReque
         params=sampling(body, (body.top_logprobs or 0) if body.logprobs else None),
         max_tokens=body.limit,
         n=n,
-        constraint=reply_constraint(state.analyser, body, backend.capabilities.constraints),
+        constraint=constraint,
         namespace=state.namespace(request),
         deadline=request.state.arrived + body.deadline_s if body.deadline_s else None,
     )

@@ -6,6 +6,7 @@ work.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator
@@ -47,7 +48,7 @@ async def completions(body: CompletionRequest, request: Request, state: State) -
     """Go on from one or more prompts, as OpenAI's endpoint of this name does."""
     backend = state.engine.backend
     check_model(state, body.model)
-    job = _job(state, request, body)
+    job = await asyncio.to_thread(_job, state, request, body)
     if body.stream:
         return EventStream(_events(state, request, body, job), state.settings, error_events)
     started = int(time.time())

@@ -10,12 +10,13 @@ Structures are never closed early: a reply cut by max_tokens says finish_reason 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from phloem.errors import ConstraintError
 from phloem.grammar.spec import Analyser, Constraint
+from phloem.grammar.tags import call_schema, calls_or
 from phloem.server.openai.chat_request import (
     ChatRequest,
     JsonSchemaFormat,
@@ -65,88 +66,58 @@ def reply_constraint(
     """
     mode = tool_mode(request)
     if mode == "call":
-        schema = _call_schema(offered_tools(request))
-        return _build(analyser, "tools", schema=schema, finish="free")
+        calls = [call_schema(*tool) for tool in _parameters(request).items()]
+        with _param("tools"):
+            return analyser.build(schema={"anyOf": calls}, finish="free")
     if mode == "auto" and "lark" in allowed:
-        grammar = _auto_grammar(request)
-        return _build(analyser, "tools", lark=grammar, finish="free")
+        return _calls_or_reply(analyser, request)
+    return _reply(analyser, request)
+
+
+def _reply(analyser: Analyser, request: ChatRequest) -> Constraint | None:
+    """The constraint on a reply that is no call."""
     if request.regex is not None:
-        return _build(analyser, "regex", regex=request.regex, finish="free")
-    form = _format_schema(request)
-    if form is not None:
-        return _build(analyser, "response_format", schema=form, finish="free")
-    return None
-
-
-def _build(analyser: Analyser, param: str, **source: Any) -> Constraint:
-    try:
-        return analyser.build(**source)
-    except ConstraintError as error:
-        error.details["param"] = param
-        raise
-
-
-def _format_schema(request: ChatRequest) -> dict[str, Any] | None:
+        with _param("regex"):
+            return analyser.build(regex=request.regex, finish="free")
     form = request.response_format
     if form is None or form.type == "text":
         return None
     if isinstance(form, JsonSchemaFormat):
-        return form.json_schema.schema_
-    return {"type": "object"} if form.value is None else form.value
+        schema = form.json_schema.schema_
+    else:
+        schema = {"type": "object"} if form.value is None else form.value
+    with _param("response_format"):
+        return analyser.build(schema=schema, finish="free")
 
 
-def _call_schema(tools: Sequence[Tool]) -> dict[str, Any]:
-    """One call of any of `tools`. Each schema moves to `$defs`, its references with it."""
-    calls = []
-    definitions = {}
-    for number, tool in enumerate(tools):
-        parameters = tool.function.parameters or {"type": "object", "properties": {}}
+def _calls_or_reply(analyser: Analyser, request: ChatRequest) -> Constraint:
+    """Calls between their marks, or else what `_reply` says or text not beginning with "<"."""
+    reply = _reply(analyser, request) or Constraint("regex", r"([^<][\s\S]*)?")
+    at_most = 1 if request.parallel_tool_calls is False else None
+    tools = _parameters(request)
+    with _param("tools"):
+        either = calls_or(tools, reply, begin=CALL_BEGIN, end=CALL_END, at_most=at_most)
+        return analyser.build(lark=either.source, finish="free")
+
+
+def _parameters(request: ChatRequest) -> dict[str, dict[str, Any]]:
+    """The schema of each offered tool's arguments, by the tool's name."""
+    found = {}
+    for tool in offered_tools(request):
+        parameters = tool.function.parameters or {"properties": {}}
         if parameters.get("type", "object") != "object":
             raise ConstraintError(
                 f"the parameters of {tool.function.name} must be of type object", param="tools"
             )
-        key = f"tool{number}"
-        definitions[key] = _rebase({**parameters, "type": "object"}, f"#/$defs/{key}")
-        calls.append(
-            {
-                "type": "object",
-                "properties": {
-                    "name": {"const": tool.function.name},
-                    "arguments": {"$ref": f"#/$defs/{key}"},
-                },
-                "required": ["name", "arguments"],
-                "additionalProperties": False,
-            }
-        )
-    return {"anyOf": calls, "$defs": definitions}
+        found[tool.function.name] = {**parameters, "type": "object"}
+    return found
 
 
-def _rebase(schema: Any, root: str) -> Any:
-    """`schema` with its references to itself ("#...") moved below `root`."""
-    if isinstance(schema, list):
-        return [_rebase(item, root) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: root + value[1:]
-        if key == "$ref" and isinstance(value, str) and value.startswith("#")
-        else _rebase(value, root)
-        for key, value in schema.items()
-    }
-
-
-def _auto_grammar(request: ChatRequest) -> str:
-    """Calls between their marks, or else text that does not begin with "<" (or the format)."""
-    call = _json_rule(_call_schema(offered_tools(request)))
-    several = "+" if request.parallel_tool_calls is not False else ""
-    schema = _format_schema(request)
-    other = "TEXT" if schema is None else _json_rule(schema)
-    return (
-        f"start: call{several} | {other}\n"
-        f"call: {json.dumps(CALL_BEGIN)} {call} {json.dumps(CALL_END)}\n"
-        "TEXT: /([^<](?s:.)*)?/\n"
-    )
-
-
-def _json_rule(schema: dict[str, Any]) -> str:
-    return "%json " + json.dumps({**schema, "x-guidance": {"whitespace_flexible": False}})
+@contextlib.contextmanager
+def _param(name: str) -> Iterator[None]:
+    """Say which field of the request an error of a constraint belongs to."""
+    try:
+        yield
+    except ConstraintError as error:
+        error.details["param"] = name
+        raise

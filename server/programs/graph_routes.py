@@ -5,6 +5,7 @@ What lives here: the endpoint. What does not: the graph's form (`graph_models.py
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter
@@ -40,7 +41,7 @@ class GraphRunRequest(RunOptions):
 async def run_graph(body: GraphRunRequest, request: Request, manager: Manager) -> Response:
     """Run a graph of steps and branches; without Python, so anybody may send one."""
     registered = manager.catalog.get(NAME)
-    _check_constraints(manager.state.analyser, body.graph)
+    await asyncio.to_thread(_check_constraints, manager.state.analyser, body.graph)
     graph = body.graph.model_dump(exclude_unset=True)
     asked = RunRequest(
         args={"graph": graph, "args": body.args},

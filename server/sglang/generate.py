@@ -5,6 +5,7 @@ What lives here: the endpoint, whole and streamed. What does not: its models (`m
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Sequence
@@ -42,7 +43,7 @@ async def generate_endpoint(body: GenerateRequest, request: Request, state: Stat
     if body.scores_only:
         work = admitted(state, "generate", _score(backend, body), request.state.arrived)
         return _whole(body, await while_connected(request, work))
-    job = _job(state, request, body)
+    job = await asyncio.to_thread(_job, state, request, body)
     if body.stream:
         return EventStream(_events(state, request, body, job), state.settings, error_events)
     results = await while_connected(request, collect(state, "generate", job, request.state.arrived))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -141,6 +142,18 @@ def test_prompt_and_output_must_fit_together(
         assert reply.json()["error"]["details"] == {
             "prompt_tokens": 400, "max_tokens": 200, "limit": 512
         }  # fmt: skip
+
+
+def test_megabytes_of_prompt_hold_nobody_up(small: Running) -> None:
+    """A prompt of 2 MB is refused with its count, and short requests go on beside it."""
+    body = [{"role": "user", "content": "word " * 400_000}]
+    with ThreadPoolExecutor(1) as pool:
+        long = pool.submit(small.chat, messages=body)
+        while not long.done():
+            assert small.chat(max_tokens=1).status_code == 200
+    reply = long.result()
+    assert reply.status_code == 400
+    assert reply.json()["error"]["details"]["prompt_tokens"] > 400_000
 
 
 def test_without_a_limit_the_output_may_fill_the_context(small: Running) -> None:

@@ -103,6 +103,32 @@ def test_an_unknown_tool_is_refused(server: Running) -> None:
     assert reply.json()["error"]["param"] == "tool_choice"
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_tool_whose_schema_can_not_be_enforced_is_refused(server: Running, choice: str) -> None:
+    """Arguments get the treatment of any schema: what can't be kept is a 400 for the field."""
+    function = {"name": "f", "parameters": {"properties": {"x": {"$ref": "http://a.b/c"}}}}
+    tools = [{"type": "function", "function": function}]
+    reply = server.chat(tools=tools, tool_choice=choice)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == "tools"
+
+
+def test_exclusive_branches_of_arguments_are_enforced(server: Running) -> None:
+    """Keywords that the grammar engine does not know itself hold in arguments too."""
+    kinds = [{"properties": {"k": {"const": k}}, "required": ["k"]} for k in "ab"]
+    parameters = {"oneOf": kinds, "required": ["n"], "properties": {"n": {"enum": [1, 2]}}}
+    tool = {"type": "function", "function": {"name": "pick", "parameters": parameters}}
+    body = {"tools": [tool], "max_tokens": 300, "temperature": 1}
+    for choice in ("auto", "required"):
+        assert server.chat(**body | {"tool_choice": choice, "max_tokens": 1}).status_code == 200
+    for seed in range(4):
+        choice = server.chat(**body, tool_choice="required", seed=seed).json()["choices"][0]
+        if choice["finish_reason"] == "tool_calls":
+            found = json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])
+            assert found["k"] in ("a", "b")
+            assert found["n"] in (1, 2)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_cut_call_says_length(server: Running, stream: bool) -> None:
     """A call cut by max_tokens ends with "length", not with tool_calls."""
