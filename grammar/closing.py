@@ -3,10 +3,11 @@
 What lives here: a bounded best-first search over the grammar compiled for single bytes. What
 does not: the token encoding of what is found (matcher.py).
 
-Two searches, each bounded by a number of states. The first is best-first: where several bytes
+Three searches, each bounded by a number of states. The first is best-first: where several bytes
 are allowed they are ranked (what closes first, then the shortest values), and a path costs its
 unforced bytes, its departures from the first rank, and its open brackets and quotes. That finds
-the end of JSON in a few dozen states. The second, for what loops before it may end (counted
+the end of JSON in a few dozen states. The second, for objects with many required members, never
+goes back: it takes the first rank. The third, for what loops before it may end (counted
 repetitions), goes level by level and keeps one path of those that allow the same next bytes.
 What is found is always valid; it need not be the very shortest.
 """
@@ -21,13 +22,14 @@ from llguidance import LLMatcher
 __all__ = ["shortest_completion"]
 
 _BEST_FIRST_STATES = 150
+_GREEDY_STATES = 400
 _LEVEL_STATES = 4000
 _WIDTH = 24
 _FEW = 12
 _STEP, _DEVIATION, _OPEN = 1, 4, 2
-# Tried first where much is allowed: what closes, then the shortest values, then separators and
-# the letters and digits that usual patterns ask for.
-_LIKELY = b'"}]0{[1,:ntf-aA .@/T_Zx25'
+# Tried first where much is allowed: what closes (after a digit that is ","), then the shortest
+# values, then separators and the letters and digits that usual patterns ask for.
+_LIKELY = b'"}],:0{[1ntf-aA .@/T_Zx25'
 
 
 def shortest_completion(root: LLMatcher, text: bytes) -> bytes | None:
@@ -42,6 +44,8 @@ def shortest_completion(root: LLMatcher, text: bytes) -> bytes | None:
         return b""
     base = _scan((0, False), text)
     found = _best_first(matcher.deep_copy(), base)
+    if found is None:
+        found = _greedy(matcher.deep_copy())
     return _by_level(matcher, base) if found is None else found
 
 
@@ -63,6 +67,22 @@ def _best_first(matcher: LLMatcher, base: tuple[int, bool]) -> bytes | None:
             cost = spent + _STEP + _DEVIATION * rank
             total = cost + _OPEN * _pending(base, longer)
             heapq.heappush(heap, (total, next(order), cost, longer))
+    return None
+
+
+def _greedy(matcher: LLMatcher) -> bytes | None:
+    path = b""
+    for _ in range(_GREEDY_STATES):
+        path = _advance(matcher, path, path)
+        if matcher.is_error():
+            return None
+        if matcher.is_accepting():
+            return path
+        choices = _candidates(matcher.compute_bitmask())
+        if not choices:
+            return None
+        matcher.consume_token(choices[0])
+        path += bytes(choices[:1])
     return None
 
 

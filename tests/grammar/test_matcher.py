@@ -136,6 +136,20 @@ def test_closing_completes_the_text(compiler, constraint, so_far):
     assert matcher.closing(0) == []
 
 
+def test_closing_objects_with_many_required_members(compiler):
+    """A way to the end is found, at a cost that does not grow with the choices on it."""
+    members = {}
+    for number in range(40):
+        members[f"optional{number}"] = {}
+        members[f"needed{number}"] = {"type": "string", "minLength": 1}
+    required = [name for name in members if name.startswith("n")]
+    schema = {"type": "object", "properties": members, "required": required}
+    matcher = compiler.matcher(Constraint("json_schema", json.dumps(schema)))
+    tokens = matcher.closing(4000)
+    assert tokens
+    assert set(json.loads(decode(compiler, tokens))) >= set(required)
+
+
 def test_a_constraint_after_a_reasoning_block(compiler, allowed_tokens):
     """Before the trigger all text is free but the end; behind it the constraint holds."""
     rule = Constraint("regex", "[0-9]+", after="</think>")
