@@ -3,7 +3,8 @@
 What lives here: `GrammarCompiler`, its cache and its worker. What does not: the translation to
 a grammar (lowering.py) and the matching itself (matcher.py).
 
-Whoever asks first for a constraint starts its compile; all others wait for that one. A compile
+Whoever asks first for a constraint starts its compile; all others wait for that one. The time
+of a compile begins when its turn comes, so a crowd of constraints refuses none. A compile
 that runs over its time is left to itself on its thread (llguidance can't be interrupted, but its
 own limits end it), a fresh thread serves what comes next, and nothing of it is cached. Errors
 of the constraint itself are cached like successes: asking again costs nothing.
@@ -41,6 +42,14 @@ class _Compiled:
     cost: int
 
 
+class _Compile(Future[_Compiled]):
+    """A compile that was asked for; `begun` is set when its turn has come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+
+
 class GrammarCompiler:
     """`spec.Compiler` for one tokenizer.
 
@@ -76,10 +85,10 @@ class GrammarCompiler:
         self.compiled = 0
         """Compiles started so far (cache misses)."""
         self._cache_size = cache_size
-        self._cache: OrderedDict[Constraint, Future[_Compiled]] = OrderedDict()
+        self._cache: OrderedDict[Constraint, _Compile] = OrderedDict()
         self._used = 0
         self._lock = threading.Lock()
-        self._jobs: SimpleQueue[tuple[Constraint, Future[_Compiled]]] | None = None
+        self._jobs: SimpleQueue[tuple[Constraint, _Compile]] | None = None
 
     def compile(self, constraint: Constraint, *, timeout: float | None = None) -> None:
         """See `spec.Compiler`."""
@@ -100,12 +109,13 @@ class GrammarCompiler:
         with self._lock:
             future = self._cache.get(key)
             if future is None:
-                future = self._cache[key] = Future()
+                future = self._cache[key] = _Compile()
                 self.compiled += 1
                 self._submit(key, future)
             else:
                 self._cache.move_to_end(key)
         try:
+            future.begun.wait()
             return future.result(timeout)
         except FutureTimeout:
             self._abandon(key, future)
@@ -118,7 +128,7 @@ class GrammarCompiler:
             # One exception object must not be raised in many threads: tracebacks would pile up.
             raise type(error)(error.message, hint=error.hint, **error.details) from None
 
-    def _submit(self, key: Constraint, future: Future[_Compiled]) -> None:
+    def _submit(self, key: Constraint, future: _Compile) -> None:
         if self._jobs is None:
             self._jobs = SimpleQueue()
             threading.Thread(
@@ -126,7 +136,7 @@ class GrammarCompiler:
             ).start()
         self._jobs.put((key, future))
 
-    def _abandon(self, key: Constraint, future: Future[_Compiled]) -> None:
+    def _abandon(self, key: Constraint, future: _Compile) -> None:
         with self._lock:
             if self._cache.get(key) is not future or future.done():
                 return
@@ -135,9 +145,10 @@ class GrammarCompiler:
             while stuck is not None and not stuck.empty():
                 self._submit(*stuck.get())
 
-    def _work(self, jobs: SimpleQueue[tuple[Constraint, Future[_Compiled]]]) -> None:
+    def _work(self, jobs: SimpleQueue[tuple[Constraint, _Compile]]) -> None:
         while True:
             key, future = jobs.get()
+            future.begun.set()
             try:
                 made = self._build(key)
             except ConstraintError as error:
@@ -155,7 +166,7 @@ class GrammarCompiler:
                 if self._jobs is not jobs:
                     return
 
-    def _account(self, key: Constraint, future: Future[_Compiled], cost: int) -> None:
+    def _account(self, key: Constraint, future: _Compile, cost: int) -> None:
         with self._lock:
             if self._cache.get(key) is not future:
                 return
@@ -197,7 +208,7 @@ class GrammarCompiler:
         )
 
 
-def _cost(key: Constraint, entry: Future[_Compiled]) -> int:
+def _cost(key: Constraint, entry: _Compile) -> int:
     return len(key.source) if entry.exception() else entry.result().cost
 
 

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -83,6 +84,21 @@ def test_a_compile_out_of_time_is_refused_and_not_kept(fresh, monkeypatch):
     release.set()
     fresh.compile(slow, timeout=30)
     assert fresh.compiled == 3
+
+
+def test_a_crowd_of_constraints_refuses_none(fresh, monkeypatch):
+    """The time limit counts from a compile's own turn, not from when it was asked for."""
+    lower = compiler_module.lower
+
+    def slow(constraint):
+        time.sleep(0.1)
+        return lower(constraint)
+
+    monkeypatch.setattr(compiler_module, "lower", slow)
+    rules = [Constraint("regex", "a" * (n + 1)) for n in range(20)]
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(lambda rule: fresh.compile(rule, timeout=1.5), rules))
+    assert fresh.compiled == 20
 
 
 def _nested(depth):
