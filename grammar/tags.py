@@ -1,7 +1,8 @@
 """Constraints made of others: structural tags (tool calls) and unions.
 
-What lives here: free text in which, after a trigger, a tag's content is constrained, and the
-union of constraints. Both are constraints of kind "lark". What does not: the parts themselves.
+What lives here: free text in which, after a trigger, a tag's content is constrained, calls as
+the whole text, and the union of constraints. All are constraints of kind "lark". What does not:
+the parts themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from phloem.grammar.lowering import lark_string, lower_rules, schema_model
 from phloem.grammar.schema.distinct import needs_tracking
 from phloem.grammar.spec import Constraint
 
-__all__ = ["Tag", "structural_tags", "tool_calls", "union"]
+__all__ = ["Tag", "call_schema", "calls_or", "structural_tags", "tool_calls", "union"]
 
 _CALL_BEGIN, _CALL_END = "<tool_call>", "</tool_call>"
 
@@ -89,29 +90,54 @@ def tool_calls(
     `tools` maps a name to the JSON Schema of its arguments (a dict). With `required` there is
     at least one call.
     """
-    calls = [
-        Constraint("json_schema", call_schema(name, parameters))
-        for name, parameters in tools.items()
-    ]
     return structural_tags(
-        [Tag(begin, call, end) for call in calls], triggers=[begin], at_least=int(required)
+        [Tag(begin, call, end) for call in _calls(tools)],
+        triggers=[begin],
+        at_least=int(required),
     )
 
 
-def call_schema(name: str, parameters: Mapping[str, Any]) -> str:
-    """The JSON Schema, as text, of a call of one tool."""
+def calls_or(
+    tools: Mapping[str, Any],
+    other: Constraint,
+    *,
+    begin: str = _CALL_BEGIN,
+    end: str = _CALL_END,
+    at_most: int | None = None,
+) -> Constraint:
+    """Up to `at_most` calls as in `tool_calls` with nothing around them, or a text of `other`.
+
+    `other` should hold no text that begins with `begin`: such a text could be either.
+    """
+    parts = [_part(call, f"g{number}") for number, call in enumerate(_calls(tools))]
+    rest, rules = _part(other, "other")
+    many = f"{{1,{'' if at_most is None else at_most}}}"
+    names = " | ".join(name for name, _ in parts)
+    return Constraint(
+        "lark",
+        f"start: call{many} | {rest}\n"
+        f"call: {lark_string(begin)} ({names}) {lark_string(end)}\n"
+        + "".join(text for _, text in parts)
+        + rules,
+    )
+
+
+def call_schema(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of a call of one tool: its name first, then its arguments."""
     inner = dict(parameters)
     # An identifier of its own keeps the references inside where they point.
     inner.setdefault("$id", f"tool:/{name}")
-    return json.dumps(
-        {
-            "type": "object",
-            "properties": {"name": {"enum": [name]}, "arguments": inner},
-            "required": ["name", "arguments"],
-            "additionalProperties": False,
-        },
-        ensure_ascii=False,
-    )
+    return {
+        "type": "object",
+        "properties": {"name": {"enum": [name]}, "arguments": inner},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
+
+
+def _calls(tools: Mapping[str, Any]) -> list[Constraint]:
+    schemas = (call_schema(name, parameters) for name, parameters in tools.items())
+    return [Constraint("json_schema", json.dumps(s, ensure_ascii=False)) for s in schemas]
 
 
 def union(constraints: Sequence[Constraint]) -> Constraint:

@@ -9,7 +9,7 @@ from phloem.errors import ConstraintError
 from phloem.grammar.analyser import default_analyser
 from phloem.grammar.sample import samples
 from phloem.grammar.spec import Constraint, Span
-from phloem.grammar.tags import Tag, structural_tags, tool_calls, union
+from phloem.grammar.tags import Tag, calls_or, structural_tags, tool_calls, union
 from phloem.grammar.testing import accepts
 
 WEATHER = {
@@ -45,6 +45,26 @@ def test_tool_calls(compiler, text, fits):
     assert accepts(tool_calls(tools), text, tokenizer=compiler) is fits
     if "</tool_call>" not in text:
         assert not accepts(tool_calls(tools, required=True), text, tokenizer=compiler)
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("", True),
+        ("no call", True),
+        (CALL, True),
+        (CALL + CALL, True),
+        (CALL + CALL + CALL, False),
+        (CALL + " and so", False),
+        ("so " + CALL, True),
+        (CALL.replace("Rome", ""), False),
+        ("<b>", False),
+    ],
+)
+def test_calls_or_text(compiler, text, fits):
+    """The whole text is calls, each with the arguments of its tool's schema, or no call."""
+    rule = calls_or({"weather": WEATHER}, Constraint("regex", r"([^<][\s\S]*)?"), at_most=2)
+    assert accepts(rule, text, tokenizer=compiler) is fits
 
 
 def test_tags_may_share_a_trigger(compiler):
