@@ -34,7 +34,7 @@ from phloem.runtime.model.tokenizer import Tokenizer
 from phloem.runtime.model.weights import GgufWeights, SafetensorsWeights, Weights, read_json
 from phloem.runtime.native.decoder import native_decoder
 
-__all__ = ["load_model"]
+__all__ = ["load_model", "load_tokenizer"]
 
 
 def load_model(
@@ -51,7 +51,7 @@ def load_model(
     """
     on = _device(device)
     path = model_path(str(name_or_path))
-    source = _open_gguf(path) if path.is_file() else _open_folder(path)
+    source = _open(path)
     held = _held(dtype, on, source)
     name = str(name_or_path)
     if Path(name_or_path).exists():
@@ -68,6 +68,15 @@ def load_model(
         chat_format=chat,
         chat_problem=problem,
     )
+
+
+def load_tokenizer(name_or_path: str | Path = DEFAULT_MODEL) -> Tokenizer:
+    """The tokenizer of a model alone, without its weights. Raises as `load_model` does."""
+    return _open(model_path(str(name_or_path))).tokenizer
+
+
+def _open(path: Path) -> _Source:
+    return _open_gguf(path) if path.is_file() else _open_folder(path)
 
 
 @dataclass(frozen=True, slots=True)

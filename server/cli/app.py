@@ -38,6 +38,23 @@ Embed = Annotated[
 ]
 
 
+Arguments = Annotated[
+    list[str] | None,
+    typer.Option("--arg", metavar="NAME=VALUE", help="an argument, where --NAME is an option here"),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option("--model", help="name, GGUF file or safetensors folder of a model"),
+]
+Temperature = Annotated[
+    float | None, typer.Option(help="default of the program's gen steps; 0 is greedy")
+]
+Seed = Annotated[int | None, typer.Option(help="makes sampling repeatable")]
+MaxTokens = Annotated[int | None, typer.Option(help="default of the program's gen steps")]
+_PROGRAM = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Options that are not the command's own are the program's arguments."""
+
+
 class GraphFormat(StrEnum):
     """How `phloem graph` writes a graph."""
 
@@ -65,24 +82,22 @@ def _command(module: str, function: str, *arguments: Any) -> None:
     getattr(importlib.import_module(f"phloem.server.cli.{module}"), function)(*arguments)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def _sampling(
+    temperature: float | None, seed: int | None, max_tokens: int | None
+) -> dict[str, float]:
+    given = {"temperature": temperature, "seed": seed, "max_new_tokens": max_tokens}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+@app.command(context_settings=_PROGRAM)
 def run(
     context: typer.Context,
     target: Target,
-    arg: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="an argument, where --NAME is an option here"),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="name, GGUF file or safetensors folder of a model")
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="default of the program's gen steps; 0 is greedy")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="makes sampling repeatable")] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="default of the program's gen steps")
-    ] = None,
+    arg: Arguments = None,
+    model: ModelName = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    max_tokens: MaxTokens = None,
     trace: Annotated[bool, typer.Option("--trace", help="print what each step reused")] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="print only the returned value")
@@ -92,9 +107,24 @@ def run(
 
     The program's arguments are options by their names: --question "How do I ...?".
     """
-    sampling = {"temperature": temperature, "seed": seed, "max_new_tokens": max_tokens}
-    given = {name: value for name, value in sampling.items() if value is not None}
-    _command("run", "run", target, context.args, arg or [], given, model, trace, quiet)
+    sampling = _sampling(temperature, seed, max_tokens)
+    _command("run", "run", target, context.args, arg or [], sampling, model, trace, quiet)
+
+
+@app.command(context_settings=_PROGRAM)
+def dev(
+    context: typer.Context,
+    target: Target,
+    arg: Arguments = None,
+    model: ModelName = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    max_tokens: MaxTokens = None,
+    once: Annotated[bool, typer.Option("--once", help="run once and end")] = False,
+) -> None:
+    """Run a program again at every save of its file, from the first step that changed."""
+    sampling = _sampling(temperature, seed, max_tokens)
+    _command("dev", "dev", target, context.args, arg or [], sampling, model, once)
 
 
 @app.command()

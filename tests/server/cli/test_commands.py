@@ -113,6 +113,9 @@ def test_grammar_check_tells_good_from_bad(phloem: Command, home: Path) -> None:
     (home / "bad.txt").write_text("a[b\n")
     good = phloem("grammar", "check", "good.json")
     assert (good.code, good.out.splitlines()[0]) == (0, "good.json: json_schema, can be enforced")
+    samples = good.out.split("samples:\n")[1].split()
+    assert samples
+    assert all(json.loads(sample) == int(sample) for sample in samples)
     bad = phloem("grammar", "check", "bad.txt")
     assert bad.code == 2
     assert "regex" in bad.err
