@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
@@ -12,6 +13,9 @@ from phloem.programs.protocol import Backend, SamplingParams
 from phloem.programs.testing import ScriptedBackend
 from phloem.runtime.embedded import EmbeddedBackend
 from phloem.runtime.model.tiny import tiny_model
+from phloem.runtime.sglang.backend import RuntimeEndpoint
+from phloem.runtime.sglang.tokenizer import ModelText
+from tests.runtime.remote.sglang_server import FakeSGLang, serving
 
 REGEX = Constraint("regex", "(cat|dog) [0-9]{3}")
 
@@ -24,12 +28,39 @@ def scripted(prompt: str, params: SamplingParams, constraint: Constraint | None)
     return "".join(chr(97 + (kept * (i + 1)) % 26) for i in range(params.max_tokens + 1))
 
 
-@pytest_asyncio.fixture(params=["scripted", "embedded"])
+@pytest.fixture(scope="session")
+def sglang_api() -> Iterator[FakeSGLang]:
+    """A server that speaks SGLang's API over the tiny model."""
+    with serving(FakeSGLang()) as server:
+        yield server
+
+
+def make(name: str, request: pytest.FixtureRequest) -> Backend:
+    """The engine called `name`."""
+    if name == "scripted":
+        return ScriptedBackend(scripted)
+    if name == "embedded":
+        return EmbeddedBackend(tiny_model())
+    if name == "sglang-api":
+        server = request.getfixturevalue("sglang_api")
+        text = ModelText(server.model.tokenizer, server.model.eos_ids, server.model.chat_format)
+        return RuntimeEndpoint(server.url, tokenizer=text)
+    url = os.environ.get("PHLOEM_TEST_SGLANG_URL")
+    if not url:
+        pytest.skip("set PHLOEM_TEST_SGLANG_URL to the address of an SGLang server")
+    return RuntimeEndpoint(url, tokenizer=os.environ.get("PHLOEM_TEST_SGLANG_TOKENIZER"))
+
+
+@pytest_asyncio.fixture(
+    params=[
+        "scripted",
+        "embedded",
+        "sglang-api",
+        pytest.param("sglang", marks=pytest.mark.sglang),
+    ]
+)
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
     """Each engine in turn; an engine room may add its own to `params`."""
-    made: Backend
-    made = (
-        ScriptedBackend(scripted) if request.param == "scripted" else EmbeddedBackend(tiny_model())
-    )
+    made = make(request.param, request)
     yield made
     await made.aclose()

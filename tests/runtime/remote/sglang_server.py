@@ -176,7 +176,7 @@ class FakeSGLang:
         meta: dict[str, Any] = {
             "finish_reason": {"type": "length" if kind == "length" else "stop"} if ended else None,
             "prompt_tokens": len(body["input_ids"]),
-            "completion_tokens": len(ids),
+            "completion_tokens": item.usage.generated if isinstance(item, StepResult) else len(ids),
             "cached_tokens": item.usage.reused if isinstance(item, StepResult) else 0,
         }
         if body.get("return_logprob"):

@@ -1,0 +1,1 @@
+"""Chat APIs in OpenAI's shape as a `Backend` of reduced ability."""
