@@ -17,7 +17,7 @@ from phloem.grammar.lowering import lark_string, lower_rules, schema_model
 from phloem.grammar.schema.distinct import needs_tracking
 from phloem.grammar.spec import Constraint
 
-__all__ = ["Tag", "call_schema", "calls_or", "structural_tags", "tool_calls", "union"]
+__all__ = ["Tag", "calls_or", "structural_tags", "tool_calls", "union"]
 
 _CALL_BEGIN, _CALL_END = "<tool_call>", "</tool_call>"
 
@@ -122,7 +122,7 @@ def calls_or(
     )
 
 
-def call_schema(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _call_schema(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON Schema of a call of one tool: its name first, then its arguments."""
     inner = dict(parameters)
     # An identifier of its own keeps the references inside where they point.
@@ -136,7 +136,7 @@ def call_schema(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _calls(tools: Mapping[str, Any]) -> list[Constraint]:
-    schemas = (call_schema(name, parameters) for name, parameters in tools.items())
+    schemas = (_call_schema(name, parameters) for name, parameters in tools.items())
     return [Constraint("json_schema", json.dumps(s, ensure_ascii=False)) for s in schemas]
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from phloem.errors import ConstraintError
 from phloem.grammar.spec import Analyser, Constraint
-from phloem.grammar.tags import call_schema, calls_or
+from phloem.grammar.tags import calls_or
 from phloem.server.openai.chat_request import (
     ChatRequest,
     JsonSchemaFormat,
@@ -66,9 +66,9 @@ def reply_constraint(
     """
     mode = tool_mode(request)
     if mode == "call":
-        calls = [call_schema(*tool) for tool in _parameters(request).items()]
+        schema = _call_schema(_parameters(request))
         with _param("tools"):
-            return analyser.build(schema={"anyOf": calls}, finish="free")
+            return analyser.build(schema=schema, finish="free")
     if mode == "auto" and "lark" in allowed:
         return _calls_or_reply(analyser, request)
     return _reply(analyser, request)
@@ -111,6 +111,41 @@ def _parameters(request: ChatRequest) -> dict[str, dict[str, Any]]:
             )
         found[tool.function.name] = {**parameters, "type": "object"}
     return found
+
+
+def _call_schema(tools: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """One call of any of `tools`, in one schema without identifiers: every backend reads it.
+
+    Each tool's own schema moves to `$defs`, and what it refers to with it.
+    """
+    calls = []
+    definitions = {}
+    for number, (name, parameters) in enumerate(tools.items()):
+        root = f"#/$defs/tool{number}"
+        definitions[f"tool{number}"] = _rebase(parameters, root)
+        calls.append(
+            {
+                "type": "object",
+                "properties": {"name": {"const": name}, "arguments": {"$ref": root}},
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+        )
+    return {"anyOf": calls, "$defs": definitions}
+
+
+def _rebase(schema: Any, root: str) -> Any:
+    """`schema` with its references to itself ("#...") moved below `root`."""
+    if isinstance(schema, list):
+        return [_rebase(item, root) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: root + value[1:]
+        if key == "$ref" and isinstance(value, str) and value.startswith("#")
+        else _rebase(value, root)
+        for key, value in schema.items()
+    }
 
 
 @contextlib.contextmanager
