@@ -49,8 +49,9 @@ types: $(INSTALLED)  ## mypy, strict
 layers: $(INSTALLED)  ## imports go one way (import-linter)
 	$(BIN)/lint-imports
 
-docs: model  ## write the list of modules in docs/structure.md, and run the code of all pages
+docs: model  ## write the list of modules, run the code of all pages, build the site in site/
 	$(BIN)/python docs/structure.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	$(BIN)/python -m pytest tests/test_docs.py tests/test_structure.py
 
 bench: model  ## time the five-step program: first run, second question, repeated
