@@ -41,9 +41,13 @@ class Limit:
         switch = asyncio.ensure_future(self._cancelled.wait())
         left = None if self._until is None else max(0.0, self._until - time.monotonic())
         try:
-            await asyncio.wait({task, switch}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if task.done() and not self._cancelled.is_set():
-                return task.result()
+            # A stream that always has more at hand must end too.
+            if left != 0 and not self._cancelled.is_set():
+                await asyncio.wait(
+                    {task, switch}, timeout=left, return_when=asyncio.FIRST_COMPLETED
+                )
+                if task.done():
+                    return task.result()
         finally:
             switch.cancel()
             if not task.done():

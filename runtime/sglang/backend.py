@@ -47,7 +47,8 @@ class RuntimeEndpoint(Backend):
 
     `tokenizer` is the model's tokenizer: a folder, a GGUF file, a name in the store, or a loaded
     `ModelText`; by default what the server reports, which must be on this machine too. `timeout`
-    bounds each step in seconds (None: only the run's deadline does).
+    bounds each step in seconds (None: only the run's deadline does). A JSON text that
+    `max_tokens` cuts stays cut (`finish="force"` can't be asked of the server).
 
     The server is asked what it is by `start`, the first `open`, or the first look at
     `capabilities`, `chat` or `count`; that raises `EngineError`, `ConfigError` or `ModelNotFound`.
@@ -144,7 +145,8 @@ class RuntimeEndpoint(Backend):
     async def aclose(self) -> None:
         """See `Backend`."""
         self._closed = True
-        await asyncio.gather(*self._aborts, return_exceptions=True)
+        here = asyncio.get_running_loop()
+        await asyncio.gather(*(task for task in self._aborts if task.get_loop() is here))
         await self._http.aclose()
 
     def _session(self, place: Opened) -> SGLangSession:

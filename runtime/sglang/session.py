@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from phloem.errors import PromptTooLong
+from phloem.errors import Cancelled, DeadlineExceeded, PromptTooLong
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import (
     SamplingParams,
@@ -224,10 +224,10 @@ class SGLangSession(RemoteSession, Session):
 
 @contextlib.asynccontextmanager
 async def _aborting(server: Server, rids: Sequence[str], stream: Any = None) -> AsyncIterator[None]:
-    """Tell the server to stop the requests if the block is left by any exception."""
+    """Tell the server to stop the requests if they are given up here; and close the stream."""
     try:
         yield
-    except BaseException:
+    except (GeneratorExit, asyncio.CancelledError, Cancelled, DeadlineExceeded):
         server.abort(rids)
         raise
     finally:

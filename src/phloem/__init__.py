@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from phloem.retrieval.base import Hit as Hit
     from phloem.retrieval.base import Hits as Hits
     from phloem.retrieval.base import Query as Query
+    from phloem.runtime.openai.backend import OpenAI as OpenAI
+    from phloem.runtime.sglang.backend import RuntimeEndpoint as RuntimeEndpoint
 
 __version__ = "0.1.0"
 
@@ -90,6 +92,8 @@ _MODULES: dict[str, list[str]] = {
     "programs.graph": ["StateGraph"],
     "programs.quoted": ["Quote"],
     "retrieval.base": ["Document", "Hit", "Hits", "Query"],
+    "runtime.openai.backend": ["OpenAI"],
+    "runtime.sglang.backend": ["RuntimeEndpoint"],
 }  # fmt: skip
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
