@@ -86,4 +86,4 @@ class Drafter:
 
 def _worth(streams: int) -> float:
     """The share of guesses that must stand: what a row costs beside one that must be computed."""
-    return min(0.8, 0.15 + 0.04 * streams)
+    return min(0.8, 0.2 + 0.05 * streams)
