@@ -2,7 +2,7 @@
 
 What lives here: the data that crosses the seam and the two protocols, `Backend` and
 `Session`. What does not: any engine. The embedded engine (`runtime/embedded.py`), SGLang
-(`runtime/sglang.py`) and the scripted fake (`programs/testing.py`) implement it, and one
+(`runtime/sglang`) and the scripted fake (`programs/testing.py`) implement it, and one
 conformance suite (`tests/programs/conformance`) holds them to this page.
 
 A session is a growing sequence of tokens. Text is appended, generated or scored at its end,

@@ -254,6 +254,16 @@ async def test_capabilities_say_what_the_server_has() -> None:
         await backend.aclose()
 
 
+async def test_priorities_go_only_where_they_count() -> None:
+    """A server without priority scheduling refuses a priority, so none is sent to it."""
+    for able in (True, False):
+        with serving(FakeSGLang(info={"enable_priority_scheduling": able})) as fake:
+            backend = RuntimeEndpoint(fake.url, tokenizer=TEXT)
+            await run(await opened(backend, "x", priority=3))
+            assert fake.requests[0].get("priority") == (3 if able else None)
+            await backend.aclose()
+
+
 async def test_too_long_is_refused_before_a_request(
     backend: RuntimeEndpoint, fake: FakeSGLang
 ) -> None:
