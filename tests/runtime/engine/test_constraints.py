@@ -7,6 +7,7 @@ import re
 import pytest
 
 from phloem.errors import ConstraintError
+from phloem.grammar.matcher import EngineMatcher
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import Special, Text
 
@@ -117,6 +118,22 @@ async def test_force_closes_the_text_in_time(make_lab, limit):
         assert set(json.loads(result.text)) == {"a", "b"}
         assert result.usage.generated <= limit
         assert result.finish_reason in ("stop", "forced")
+
+
+async def test_a_way_out_that_is_not_found_is_sought_seldom(make_lab, monkeypatch):
+    """A failing search is long, and others wait for it: not each token has one."""
+    lab = make_lab()
+    calls = []
+
+    def closing(matcher, limit):
+        calls.append(limit)
+
+    monkeypatch.setattr(EngineMatcher, "closing", closing)
+    rule = Constraint("regex", "[ab]{150}", finish="force")
+    result = await lab.say(await lab.session(STORY), rule, max_tokens=100, temperature=2.0)
+    assert result.finish_reason == "length"
+    assert 5 < len(calls) < 40
+    assert calls[-1] < 5
 
 
 @pytest.mark.parametrize("jump", [True, False])
