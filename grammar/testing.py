@@ -52,14 +52,14 @@ def compiler_of(tokenizer: Any) -> GrammarCompiler:
     """A `GrammarCompiler` for a tokenizer in one of the forms people hold.
 
     Taken are a `GrammarCompiler`, the text of a `tokenizer.json`, a `tokenizers.Tokenizer`
-    (anything with `to_str`), a tokenizer with `to_json`, and a loaded model (anything with
-    `tokenizer`, `eos_ids` and `decoder.vocab_size`). Raises `ConfigError` for anything else.
+    (anything with `to_str`), a tokenizer with `to_json`, and the text side of a model (anything
+    with `tokenizer` and `eos_ids`). Raises `ConfigError` for anything else.
     """
     if isinstance(tokenizer, GrammarCompiler):
         return tokenizer
     if hasattr(tokenizer, "tokenizer") and hasattr(tokenizer, "eos_ids"):
-        text, vocab = tokenizer.tokenizer.to_json(), tokenizer.decoder.vocab_size
-        return GrammarCompiler(text, vocab, sorted(tokenizer.eos_ids))
+        inner = tokenizer.tokenizer
+        return GrammarCompiler(inner.to_json(), inner.vocab_size, sorted(tokenizer.eos_ids))
     for method in ("to_str", "to_json"):
         if hasattr(tokenizer, method):
             tokenizer = getattr(tokenizer, method)()

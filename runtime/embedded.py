@@ -19,7 +19,7 @@ import torch
 from phloem.errors import Cancelled, Unsupported
 from phloem.grammar.compiler import GrammarCompiler
 from phloem.grammar.spec import Constraint
-from phloem.programs.protocol import Backend, Capabilities, ChatFormat, Segment, Snapshot, Special
+from phloem.programs.protocol import Backend, Capabilities, ChatFormat, Segment, Snapshot
 from phloem.runtime.embedded_session import EmbeddedSession, Place, Services
 from phloem.runtime.engine.engine import Engine
 from phloem.runtime.engine.messages import Computed, Failed
@@ -231,17 +231,7 @@ class EmbeddedBackend(Backend):
             snapshot=True,
             penalties=True,
         )
-        return _Loaded(model, services, capabilities, _start_token(model))
-
-
-def _start_token(model: LoadedModel) -> int:
-    """What a session with nothing in it starts from: what opens a conversation, else an end."""
-    for segment in model.chat_format.begin if model.chat_format else ():
-        if isinstance(segment, Special):
-            found = model.tokenizer.special_id(segment.token)
-            if found is not None:
-                return found
-    return min(model.eos_ids)
+        return _Loaded(model, services, capabilities, model.start)
 
 
 def _pool(decoder: Decoder) -> int:

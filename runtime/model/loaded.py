@@ -8,39 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phloem.errors import Unsupported
-from phloem.programs.protocol import ChatFormat
 from phloem.runtime.model.batch import Decoder
 from phloem.runtime.model.config import DecoderConfig
-from phloem.runtime.model.tokenizer import Tokenizer
+from phloem.runtime.model.text import ModelText
 
 __all__ = ["LoadedModel"]
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A decoder with its tokenizer and chat format. Immutable; shared by all sessions.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel(ModelText):
+    """A decoder with the text side of its model. Immutable; shared by all sessions.
 
     `fingerprint` identifies weights and tokenizer; `dtype` names how the weights are held
-    ("float32", "bfloat16", "int8", "int4"). `eos_ids` end a generation.
+    ("float32", "bfloat16", "int8", "int4").
     """
 
-    name: str
     fingerprint: str
     config: DecoderConfig
     decoder: Decoder
-    tokenizer: Tokenizer
     dtype: str
-    eos_ids: frozenset[int]
-    chat_format: ChatFormat | None
-    chat_problem: str = "the model has no chat template"
-
-    @property
-    def chat(self) -> ChatFormat:
-        """The chat format. Raises `Unsupported` if the model has none that can be used."""
-        if self.chat_format is None:
-            raise Unsupported(
-                f"{self.name}: {self.chat_problem}",
-                hint="write the prompt as plain text, or use an instruct model",
-            )
-        return self.chat_format

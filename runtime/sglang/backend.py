@@ -20,6 +20,7 @@ from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import Backend, Capabilities, ChatFormat, Segment, Snapshot
 from phloem.runtime.engine.transcript import Transcript
 from phloem.runtime.engine.vocabulary import Vocabulary
+from phloem.runtime.model.text import ModelText, load_model_text
 from phloem.runtime.remote.checking import Checker
 from phloem.runtime.remote.http import HttpClient
 from phloem.runtime.remote.limits import Limit
@@ -27,7 +28,6 @@ from phloem.runtime.remote.session import Opened
 from phloem.runtime.sglang.request import KINDS, constraint_fields
 from phloem.runtime.sglang.server_info import ServerInfo, read_info
 from phloem.runtime.sglang.session import Server, SGLangSession
-from phloem.runtime.sglang.tokenizer import ModelText, load_model_text
 
 __all__ = ["RuntimeEndpoint"]
 

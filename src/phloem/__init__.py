@@ -67,7 +67,7 @@ __version__ = "0.1.0"
 registry.register("backend", "phloem.runtime.embedded:EmbeddedBackend")
 registry.register("analyser", "phloem.grammar.analyser:default_analyser")
 registry.register("retriever", "phloem.retrieval:default_retriever")
-set_default_tokenizer("phloem.runtime.model.load:load_tokenizer")
+set_default_tokenizer("phloem.runtime.model.text:load_model_text")
 
 _ROLES = ["system", "user", "assistant"]
 _MODULES: dict[str, list[str]] = {

@@ -14,7 +14,6 @@ from phloem.programs.testing import ScriptedBackend
 from phloem.runtime.embedded import EmbeddedBackend
 from phloem.runtime.model.tiny import tiny_model
 from phloem.runtime.sglang.backend import RuntimeEndpoint
-from phloem.runtime.sglang.tokenizer import ModelText
 from tests.runtime.remote.sglang_server import FakeSGLang, serving
 
 REGEX = Constraint("regex", "(cat|dog) [0-9]{3}")
@@ -43,8 +42,7 @@ def make(name: str, request: pytest.FixtureRequest) -> Backend:
         return EmbeddedBackend(tiny_model())
     if name == "sglang-api":
         server = request.getfixturevalue("sglang_api")
-        text = ModelText(server.model.tokenizer, server.model.eos_ids, server.model.chat_format)
-        return RuntimeEndpoint(server.url, tokenizer=text)
+        return RuntimeEndpoint(server.url, tokenizer=server.model)
     url = os.environ.get("PHLOEM_TEST_SGLANG_URL")
     if not url:
         pytest.skip("set PHLOEM_TEST_SGLANG_URL to the address of an SGLang server")

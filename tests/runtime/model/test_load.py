@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from phloem.errors import ConfigError, ModelError, Unsupported
-from phloem.runtime.model import load
+from phloem.runtime.model import load, text
 from phloem.runtime.model.cache import cache_dir
 from phloem.runtime.model.load import load_model
 from phloem.runtime.model.store import DEFAULT_MODEL, model_path
@@ -199,7 +199,7 @@ def test_the_second_load_of_a_gguf_file_converts_nothing(gguf_file, pages, monke
     """Converted weights and tokenizer come from the cache, and are the same."""
     first = load_model(gguf_file, dtype="float32")
     monkeypatch.setattr(load, "convert", None)
-    monkeypatch.setattr(load, "tokenizer_json_from_gguf", None)
+    monkeypatch.setattr(text, "tokenizer_json_from_gguf", None)
     second = load_model(gguf_file, dtype="float32")
     ids = first.tokenizer.encode("yes")
     assert torch.equal(pages(first.decoder).logits(ids), pages(second.decoder).logits(ids))

@@ -12,12 +12,10 @@ from phloem.errors import Cancelled, ConfigError, DeadlineExceeded, EngineError,
 from phloem.programs.protocol import SamplingParams, Text
 from phloem.runtime.model.tiny import tiny_model
 from phloem.runtime.sglang.backend import RuntimeEndpoint
-from phloem.runtime.sglang.tokenizer import ModelText
 
 from .canned import Canned, canned, reply, stream
 
 MODEL = tiny_model()
-TEXT = ModelText(MODEL.tokenizer, MODEL.eos_ids, MODEL.chat_format)
 PARAMS = SamplingParams(temperature=0, max_tokens=8)
 META = {"finish_reason": None, "prompt_tokens": 5, "completion_tokens": 1, "cached_tokens": 0}
 FIRST = json.dumps({"text": "a", "output_ids": MODEL.tokenizer.encode("a"), "meta_info": META})
@@ -25,7 +23,7 @@ FIRST = json.dumps({"text": "a", "output_ids": MODEL.tokenizer.encode("a"), "met
 
 async def step(server: Canned, seconds: float = 30) -> None:
     """One generation on the server, which closes its backend whatever happens."""
-    backend = RuntimeEndpoint(server.url, tokenizer=TEXT, timeout=seconds)
+    backend = RuntimeEndpoint(server.url, tokenizer=MODEL, timeout=seconds)
     try:
         session = await backend.open("s")
         session.append([Text("Hello")])
@@ -83,7 +81,7 @@ async def test_nobody_there() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with pytest.raises(EngineError, match=f"nobody answers at http://127.0.0.1:{port}"):
-        await RuntimeEndpoint(f"http://127.0.0.1:{port}", tokenizer=TEXT).start()
+        await RuntimeEndpoint(f"http://127.0.0.1:{port}", tokenizer=MODEL).start()
 
 
 async def test_another_product_is_no_sglang_server() -> None:
@@ -91,7 +89,7 @@ async def test_another_product_is_no_sglang_server() -> None:
     page = reply(200, "<html>Welcome to nginx</html>", "text/html")
     async with canned({"/get_model_info": page}) as server:
         with pytest.raises(EngineError, match="Welcome to nginx"):
-            await RuntimeEndpoint(server.url, tokenizer=TEXT).start()
+            await RuntimeEndpoint(server.url, tokenizer=MODEL).start()
 
 
 def test_an_address_without_http_is_refused() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 import phloem as ph
 from phloem.errors import EngineError
-from phloem.runtime.sglang.tokenizer import ModelText
 
 from .canned import reply
 from .sglang_server import FakeSGLang, serving
@@ -21,10 +20,6 @@ def server() -> Iterator[FakeSGLang]:
     """One server for the module."""
     with serving(FakeSGLang()) as fake:
         yield fake
-
-
-def text_of(server: FakeSGLang) -> ModelText:
-    return ModelText(server.model.tokenizer, server.model.eos_ids, server.model.chat_format)
 
 
 @ph.function
@@ -42,7 +37,7 @@ def talk(s):
 
 def test_a_program_runs_over_the_api(server: FakeSGLang) -> None:
     """Roles, a select, forks and a regex give values, and the same seed the same run."""
-    backend = ph.RuntimeEndpoint(server.url, tokenizer=text_of(server))
+    backend = ph.RuntimeEndpoint(server.url, tokenizer=server.model)
     runs = [talk.run(backend=backend, seed=3) for _ in range(2)]
     assert runs[0]["verdict"] in {"yes", "no"}
     assert len(runs[0]["number"]) == 3
@@ -54,7 +49,7 @@ def test_the_programs_error_is_the_servers() -> None:
     """A refusal of the server is what `run()` raises, with status, body and the step's place."""
     body = json.dumps({"error": {"message": "no room"}})
     with answering({"/generate": reply(400, body)}) as url, serving(FakeSGLang()) as fake:
-        backend = ph.RuntimeEndpoint(url, tokenizer=text_of(fake))
+        backend = ph.RuntimeEndpoint(url, tokenizer=fake.model)
         with pytest.raises(EngineError, match=r"400.*no room") as caught:
             talk.run(backend=backend)
         assert caught.value.where is not None

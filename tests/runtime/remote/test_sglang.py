@@ -14,13 +14,11 @@ from phloem.programs.protocol import SamplingParams, StepResult, Text, TokenEven
 from phloem.runtime.embedded import EmbeddedBackend
 from phloem.runtime.model.tiny import tiny_model
 from phloem.runtime.sglang.backend import RuntimeEndpoint
-from phloem.runtime.sglang.tokenizer import ModelText
 
 from .sglang_server import FakeSGLang, serving
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 MODEL = tiny_model()
-TEXT = ModelText(MODEL.tokenizer, MODEL.eos_ids, MODEL.chat_format)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +39,7 @@ def fake(running: FakeSGLang) -> FakeSGLang:
 @pytest_asyncio.fixture
 async def backend(fake: FakeSGLang) -> AsyncIterator[RuntimeEndpoint]:
     """A backend on the server."""
-    made = RuntimeEndpoint(fake.url, tokenizer=TEXT)
+    made = RuntimeEndpoint(fake.url, tokenizer=MODEL)
     yield made
     await made.aclose()
 
@@ -87,7 +85,7 @@ async def test_incremental_streams_read_the_same() -> None:
     found = []
     for info in ({}, {"incremental_streaming_output": True}):
         with serving(FakeSGLang(info=info)) as fake:
-            backend = RuntimeEndpoint(fake.url, tokenizer=TEXT)
+            backend = RuntimeEndpoint(fake.url, tokenizer=MODEL)
             events, result = await run(await opened(backend, "Hello"), params)
             assert "".join(event.text for event in events) == result.text
             assert len(result.logprobs) == len(result.tokens)
@@ -148,7 +146,7 @@ async def test_constraints_hold(backend: RuntimeEndpoint, constraint: Constraint
 async def test_a_server_that_ignores_a_constraint_is_an_error() -> None:
     """The text is checked; the session is as before."""
     with serving(FakeSGLang(enforce=False)) as fake:
-        backend = RuntimeEndpoint(fake.url, tokenizer=TEXT)
+        backend = RuntimeEndpoint(fake.url, tokenizer=MODEL)
         session = await opened(backend, "Hello")
         before = await session.snapshot()
         with pytest.raises(EngineError, match="did not keep the regex"):
@@ -198,7 +196,7 @@ async def test_cancel_ends_the_step(backend: RuntimeEndpoint, fake: FakeSGLang) 
 
 async def test_a_timeout_is_total(fake: FakeSGLang) -> None:
     """A step that streams on and on ends when its whole time is over."""
-    backend = RuntimeEndpoint(fake.url, tokenizer=TEXT, timeout=0.2)
+    backend = RuntimeEndpoint(fake.url, tokenizer=MODEL, timeout=0.2)
     session = await opened(backend, "Hello")
     with pytest.raises(DeadlineExceeded):
         await run(session, SamplingParams(temperature=0, max_tokens=3900, ignore_eos=True))
@@ -245,7 +243,7 @@ async def test_capabilities_say_what_the_server_has() -> None:
     """Without deterministic inference there are no seeds; without a grammar backend no masks."""
     info = {"enable_deterministic_inference": False, "grammar_backend": "none"}
     with serving(FakeSGLang(info=info)) as fake:
-        backend = RuntimeEndpoint(fake.url, tokenizer=TEXT)
+        backend = RuntimeEndpoint(fake.url, tokenizer=MODEL)
         assert not backend.capabilities.seed
         assert backend.capabilities.constraints == frozenset()
         _, result = await run(await opened(backend, "x"), SamplingParams(seed=5, max_tokens=2))
@@ -258,7 +256,7 @@ async def test_priorities_go_only_where_they_count() -> None:
     """A server without priority scheduling refuses a priority, so none is sent to it."""
     for able in (True, False):
         with serving(FakeSGLang(info={"enable_priority_scheduling": able})) as fake:
-            backend = RuntimeEndpoint(fake.url, tokenizer=TEXT)
+            backend = RuntimeEndpoint(fake.url, tokenizer=MODEL)
             await run(await opened(backend, "x", priority=3))
             assert fake.requests[0].get("priority") == (3 if able else None)
             await backend.aclose()
@@ -278,6 +276,6 @@ async def test_too_long_is_refused_before_a_request(
 async def test_other_versions_are_refused(version: str) -> None:
     """The version is checked at the first contact."""
     with serving(FakeSGLang(info={"version": version})) as fake:
-        backend = RuntimeEndpoint(fake.url, tokenizer=TEXT)
+        backend = RuntimeEndpoint(fake.url, tokenizer=MODEL)
         with pytest.raises(EngineError, match="SGLang"):
             await backend.start()

@@ -1,7 +1,7 @@
-"""The texts of a model that runs elsewhere: its tokenizer, ends and chat format, without weights.
+"""The text side of a model: its tokenizer, ends and chat format, without weights.
 
-What lives here: `ModelText` and `load_model_text`. What does not: models with weights
-(`runtime/model/load.py`).
+What lives here: `ModelText` and `load_model_text`, enough for a model that runs elsewhere. What
+does not: models with weights (`load.py`). A GGUF file's tokenizer is converted once, and cached.
 """
 
 from __future__ import annotations
@@ -12,24 +12,36 @@ from typing import Any
 
 from phloem.errors import ModelError, Unsupported
 from phloem.programs.protocol import ChatFormat, Special
+from phloem.runtime.model.cache import CacheEntry, content_hash
 from phloem.runtime.model.chat import chat_format
 from phloem.runtime.model.gguf import GgufFile
 from phloem.runtime.model.gguf_tokenizer import tokenizer_json_from_gguf
-from phloem.runtime.model.store import model_path
+from phloem.runtime.model.store import DEFAULT_MODEL, model_path
 from phloem.runtime.model.tokenizer import Tokenizer
 from phloem.runtime.model.weights import read_json
 
 __all__ = ["ModelText", "load_model_text"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelText:
     """A tokenizer, the ids that end a generation, and the chat format or why there is none."""
 
+    name: str
     tokenizer: Tokenizer
     eos_ids: frozenset[int]
     chat_format: ChatFormat | None
     chat_problem: str = "the model has no chat template"
+
+    @property
+    def chat(self) -> ChatFormat:
+        """The chat format. Raises `Unsupported` if the model has none that can be used."""
+        if self.chat_format is None:
+            raise Unsupported(
+                f"{self.name}: {self.chat_problem}",
+                hint="write the prompt as plain text, or use an instruct model",
+            )
+        return self.chat_format
 
     @property
     def start(self) -> int:
@@ -42,41 +54,49 @@ class ModelText:
         return min(self.eos_ids)
 
 
-def load_model_text(name_or_path: str | Path) -> ModelText:
+def load_model_text(name_or_path: str | Path = DEFAULT_MODEL) -> ModelText:
     """Read a folder with tokenizer.json, or a GGUF file, by path or by its name in the store.
 
     Raises `ModelNotFound` and `ModelError`.
     """
     path = model_path(str(name_or_path))
-    if path.is_file():
-        return _from_gguf(path)
-    return _from_folder(path)
+    name = str(name_or_path)
+    if Path(name_or_path).exists():
+        name = path.stem if path.is_file() else path.name
+    return _from_gguf(path, name) if path.is_file() else _from_folder(path, name)
 
 
-def _from_gguf(path: Path) -> ModelText:
+def _from_gguf(path: Path, name: str) -> ModelText:
     meta = GgufFile(path).meta
     ids = (meta.get("tokenizer.ggml.eos_token_id"), meta.get("tokenizer.ggml.eot_token_id"))
     bos = meta.get("tokenizer.ggml.bos_token_id")
+
+    def write(target: Path) -> None:
+        target.write_text(tokenizer_json_from_gguf(meta), encoding="utf-8")
+
+    cached = CacheEntry(content_hash(path)).file("tokenizer.json", write)
     return _text(
-        path.stem,
-        Tokenizer(tokenizer_json_from_gguf(meta)),
+        name,
+        Tokenizer(cached.read_text(encoding="utf-8")),
         [i for i in ids if i is not None],
         meta.get("tokenizer.chat_template"),
         "" if bos is None else meta["tokenizer.ggml.tokens"][bos],
     )
 
 
-def _from_folder(folder: Path) -> ModelText:
+def _from_folder(folder: Path, name: str) -> ModelText:
     file = folder / "tokenizer.json"
     if not file.exists():
         raise ModelError(
-            f"{folder} has no tokenizer.json", hint="give tokenizer= a folder that has one"
+            f"{folder} has no tokenizer.json",
+            hint="write one with transformers: AutoTokenizer.from_pretrained(...)"
+            ".save_pretrained(folder)",
         )
     settings = read_json(folder / "tokenizer_config.json", {})
     template = folder / "chat_template.jinja"
     tokenizer = Tokenizer(file.read_text(encoding="utf-8"))
     return _text(
-        folder.name,
+        name,
         tokenizer,
         _ends(folder, settings, tokenizer),
         template.read_text() if template.exists() else settings.get("chat_template"),
@@ -100,12 +120,8 @@ def _spelling(token: Any) -> str:
 def _text(
     name: str, tokenizer: Tokenizer, ends: list[int], template: str | None, bos: str
 ) -> ModelText:
-    chat, problem = None, "the model has no chat template"
-    if template:
-        try:
-            chat = chat_format(template, name, tokenizer.specials, bos)
-        except Unsupported as error:
-            problem = error.message
+    chat, problem = _chat(name, tokenizer, template, bos)
+    # What ends an assistant's message ends a generation, whatever the configuration says.
     for segment in chat.suffix["assistant"][:1] if chat else ():
         if isinstance(segment, Special):
             ends = [*ends, tokenizer.specials[segment.token]]
@@ -114,4 +130,21 @@ def _text(
             f"{name} names no end-of-sequence token",
             hint="put its id into generation_config.json as eos_token_id",
         )
-    return ModelText(tokenizer, frozenset(ends), chat, problem)
+    return ModelText(
+        name=name,
+        tokenizer=tokenizer,
+        eos_ids=frozenset(ends),
+        chat_format=chat,
+        chat_problem=problem,
+    )
+
+
+def _chat(
+    name: str, tokenizer: Tokenizer, template: str | None, bos: str
+) -> tuple[ChatFormat | None, str]:
+    if not template:
+        return None, "the model has no chat template"
+    try:
+        return chat_format(template, name, tokenizer.specials, bos), ""
+    except Unsupported as error:
+        return None, error.message

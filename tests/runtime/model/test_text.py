@@ -10,8 +10,8 @@ import pytest
 from phloem.errors import ModelError
 from phloem.runtime.model.load import load_model
 from phloem.runtime.model.store import DEFAULT_MODEL
+from phloem.runtime.model.text import load_model_text
 from phloem.runtime.model.tiny import CHATML, tiny_model
-from phloem.runtime.sglang.tokenizer import load_model_text
 
 MODEL = tiny_model()
 
