@@ -20,7 +20,7 @@ from phloem.errors import Cancelled, Unsupported
 from phloem.grammar.compiler import GrammarCompiler
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import Backend, Capabilities, ChatFormat, Segment, Snapshot
-from phloem.runtime.embedded_session import EmbeddedSession, Place, Services
+from phloem.runtime.embedded_session import EmbeddedSession, Services
 from phloem.runtime.engine.engine import Engine
 from phloem.runtime.engine.messages import Computed, Failed
 from phloem.runtime.engine.prefix import Prefix
@@ -33,6 +33,7 @@ from phloem.runtime.mailbox import Mailbox
 from phloem.runtime.model.batch import Decoder
 from phloem.runtime.model.load import load_model
 from phloem.runtime.model.loaded import LoadedModel
+from phloem.runtime.place import Place
 
 __all__ = ["EmbeddedBackend"]
 

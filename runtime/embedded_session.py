@@ -38,8 +38,9 @@ from phloem.runtime.engine.state import EngineConfig
 from phloem.runtime.engine.transcript import Prompt, Transcript
 from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.mailbox import Mailbox
+from phloem.runtime.place import Place
 
-__all__ = ["EmbeddedSession", "Place", "Services"]
+__all__ = ["EmbeddedSession", "Services"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +52,6 @@ class Services:
     compiler: Compiler
     fingerprint: str
     settings: EngineConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What a session is opened with: see `Backend.open`."""
-
-    id: str
-    namespace: str = ""
-    deadline: float | None = None
-    priority: int = 0
-    branch: str = ""
 
 
 class EmbeddedSession(Session):
@@ -200,22 +190,10 @@ class EmbeddedSession(Session):
         self._check_open()
         first = self._children
         self._children += n
-        keys = branches or [f"{self._place.branch}.{i}" for i in range(first, first + n)]
-        return [self._child(i, key) for i, key in zip(range(first, first + n), keys, strict=True)]
-
-    def _child(self, number: int, branch: str) -> EmbeddedSession:
-        place = self._place
-        return EmbeddedSession(
-            self._services,
-            self.transcript.copy(),
-            Place(
-                id=f"{place.id}.{number}",
-                namespace=place.namespace,
-                deadline=place.deadline,
-                priority=place.priority,
-                branch=branch,
-            ),
-        )
+        return [
+            EmbeddedSession(self._services, self.transcript.copy(), place)
+            for place in self._place.forks(first, n, branches)
+        ]
 
     async def snapshot(self) -> Snapshot:
         """See `Session`."""

@@ -21,9 +21,9 @@ from phloem.runtime.model.tokenizer import Tokenizer, byte_alphabet
 from phloem.runtime.openai.dialogue import CHAT, Dialogue
 from phloem.runtime.openai.request import KINDS
 from phloem.runtime.openai.session import ChatServer, ChatSession
+from phloem.runtime.place import Place
 from phloem.runtime.remote.checking import Checker
 from phloem.runtime.remote.http import HttpClient
-from phloem.runtime.remote.session import Opened
 
 __all__ = ["OpenAI"]
 
@@ -91,7 +91,7 @@ class OpenAI(Backend):
         """See `Backend`."""
         if self._closed:
             raise Cancelled("the backend is closed", hint="make a new one")
-        place = Opened(session_id, namespace, deadline, priority, branch)
+        place = Place(session_id, namespace, deadline, priority, branch)
         return ChatSession(self._server, Dialogue(), place)
 
     async def restore(self, snapshot: Snapshot, session_id: str) -> ChatSession:

@@ -27,9 +27,10 @@ from phloem.programs.protocol import (
 )
 from phloem.runtime.openai.dialogue import Dialogue
 from phloem.runtime.openai.request import body_of
+from phloem.runtime.place import Place
 from phloem.runtime.remote.checking import Checker
 from phloem.runtime.remote.http import HttpClient
-from phloem.runtime.remote.session import Opened, RemoteSession
+from phloem.runtime.remote.session import RemoteSession, branch_seed
 
 __all__ = ["ChatServer", "ChatSession"]
 
@@ -95,7 +96,7 @@ class _Answer:
 class ChatSession(RemoteSession, Session):
     """See `programs.protocol.Session`. Token ids are not known: results have none."""
 
-    def __init__(self, server: ChatServer, dialogue: Dialogue, place: Opened) -> None:
+    def __init__(self, server: ChatServer, dialogue: Dialogue, place: Place) -> None:
         super().__init__(place, server.timeout)
         self._server = server
         self._dialogue = dialogue
@@ -117,7 +118,7 @@ class ChatSession(RemoteSession, Session):
                 **body_of(params, constraint, server.limit),
             }
             if params.seed is not None:
-                body["seed"] = self.place.seed(params.seed)
+                body["seed"] = branch_seed(self.place, params.seed)
             if constraint is not None:
                 await limit.wait(server.checker.compile(constraint))
             try:

@@ -9,36 +9,26 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from phloem.errors import Cancelled, EngineError
+from phloem.runtime.place import Place
 from phloem.runtime.remote.limits import Limit
 
-__all__ = ["Opened", "RemoteSession"]
+__all__ = ["RemoteSession", "branch_seed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """What a session is opened with: see `Backend.open`."""
-
-    id: str
-    namespace: str = ""
-    deadline: float | None = None
-    priority: int = 0
-    branch: str = ""
-
-    def seed(self, seed: int) -> int:
-        """`seed` mixed with the branch, in 31 bits, which every server takes."""
-        if not self.branch:
-            return seed & 0x7FFFFFFF
-        digest = hashlib.sha256(f"{seed}\0{self.branch}".encode()).digest()
-        return int.from_bytes(digest[:4]) & 0x7FFFFFFF
+def branch_seed(place: Place, seed: int) -> int:
+    """`seed` mixed with the place's branch, in 31 bits, which every server takes."""
+    if not place.branch:
+        return seed & 0x7FFFFFFF
+    digest = hashlib.sha256(f"{seed}\0{place.branch}".encode()).digest()
+    return int.from_bytes(digest[:4]) & 0x7FFFFFFF
 
 
 class RemoteSession:
     """The part of `programs.protocol.Session` that asks no server. `timeout` bounds each step."""
 
-    def __init__(self, place: Opened, timeout: float | None) -> None:
+    def __init__(self, place: Place, timeout: float | None) -> None:
         self.place = place
         self._timeout = timeout
         self._limit: Limit | None = None
@@ -63,16 +53,12 @@ class RemoteSession:
         self._closed = True
         await self.cancel()
 
-    def children(self, n: int, branches: Sequence[str] | None) -> list[Opened]:
+    def children(self, n: int, branches: Sequence[str] | None) -> list[Place]:
         """Where the next `n` forks are opened; they are numbered on over the session's life."""
         self.check_open()
-        numbers = range(self._children, self._children + n)
+        first = self._children
         self._children += n
-        keys = branches or [f"{self.place.branch}.{i}" for i in numbers]
-        return [
-            replace(self.place, id=f"{self.id}.{number}", branch=key)
-            for number, key in zip(numbers, keys, strict=True)
-        ]
+        return self.place.forks(first, n, branches)
 
     @contextlib.contextmanager
     def step(self) -> Iterator[Limit]:

@@ -21,10 +21,10 @@ from phloem.programs.protocol import Backend, Capabilities, ChatFormat, Segment,
 from phloem.runtime.engine.transcript import Transcript
 from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.model.text import ModelText, load_model_text
+from phloem.runtime.place import Place
 from phloem.runtime.remote.checking import Checker
 from phloem.runtime.remote.http import HttpClient
 from phloem.runtime.remote.limits import Limit
-from phloem.runtime.remote.session import Opened
 from phloem.runtime.sglang.request import KINDS, constraint_fields
 from phloem.runtime.sglang.server_info import ServerInfo, read_info
 from phloem.runtime.sglang.session import Server, SGLangSession
@@ -102,7 +102,7 @@ class RuntimeEndpoint(Backend):
     ) -> SGLangSession:
         """See `Backend`."""
         await self.start()
-        return self._session(Opened(session_id, namespace, deadline, priority, branch))
+        return self._session(Place(session_id, namespace, deadline, priority, branch))
 
     async def restore(self, snapshot: Snapshot, session_id: str) -> SGLangSession:
         """See `Backend`."""
@@ -112,7 +112,7 @@ class RuntimeEndpoint(Backend):
                 "the snapshot was made with another model or tokenizer",
                 hint="restore it on a backend with the model it was made with",
             )
-        session = self._session(Opened(session_id, snapshot.namespace, branch=snapshot.branch))
+        session = self._session(Place(session_id, snapshot.namespace, branch=snapshot.branch))
         session.transcript.restore(snapshot)
         return session
 
@@ -127,7 +127,7 @@ class RuntimeEndpoint(Backend):
         transcript = self._transcript()
         transcript.append(segments)
         tokens = transcript.prompt().tokens
-        await server.warm(tokens, Opened("prefill", namespace), Limit(self._timeout))
+        await server.warm(tokens, Place("prefill", namespace), Limit(self._timeout))
         return len(tokens)
 
     async def prepare(self, constraints: Sequence[Constraint]) -> None:
@@ -149,7 +149,7 @@ class RuntimeEndpoint(Backend):
         await asyncio.gather(*(task for task in self._aborts if task.get_loop() is here))
         await self._http.aclose()
 
-    def _session(self, place: Opened) -> SGLangSession:
+    def _session(self, place: Place) -> SGLangSession:
         return SGLangSession(self._connect().server, self._transcript(), place)
 
     def _transcript(self) -> Transcript:

@@ -32,10 +32,11 @@ from phloem.programs.protocol import (
 from phloem.runtime.engine.params import check_params
 from phloem.runtime.engine.transcript import Prompt, Transcript
 from phloem.runtime.engine.vocabulary import Vocabulary
+from phloem.runtime.place import Place
 from phloem.runtime.remote.checking import Checker
 from phloem.runtime.remote.http import HttpClient
 from phloem.runtime.remote.limits import Limit
-from phloem.runtime.remote.session import Opened, RemoteSession
+from phloem.runtime.remote.session import RemoteSession, branch_seed
 from phloem.runtime.sglang.reply import Output, check_reply, read_scores
 from phloem.runtime.sglang.request import constraint_fields, sampling
 from phloem.runtime.sglang.server_info import ServerInfo
@@ -58,14 +59,14 @@ class Server:
     timeout: float | None
     abort: Callable[[Sequence[str]], None]
 
-    def common(self, place: Opened) -> dict[str, Any]:
+    def common(self, place: Place) -> dict[str, Any]:
         """What requests of a session have in common."""
         fields: dict[str, Any] = {"extra_key": place.namespace} if place.namespace else {}
         if self.info.priorities and place.priority:
             fields["priority"] = place.priority
         return fields
 
-    async def warm(self, tokens: Sequence[int], place: Opened, limit: Limit) -> None:
+    async def warm(self, tokens: Sequence[int], place: Place, limit: Limit) -> None:
         """Have a prefix computed and cached."""
         body = {
             "input_ids": list(tokens),
@@ -78,7 +79,7 @@ class Server:
 class SGLangSession(RemoteSession, Session):
     """See `programs.protocol.Session`. Runs one step at a time."""
 
-    def __init__(self, server: Server, transcript: Transcript, place: Opened) -> None:
+    def __init__(self, server: Server, transcript: Transcript, place: Place) -> None:
         super().__init__(place, server.timeout)
         self.transcript = transcript
         self._server = server
@@ -135,7 +136,7 @@ class SGLangSession(RemoteSession, Session):
         seed: int | None,
         constraint: Constraint | None,
     ) -> dict[str, Any]:
-        mixed = None if seed is None else self.place.seed(seed)
+        mixed = None if seed is None else branch_seed(self.place, seed)
         ends = self._server.vocabulary.eos_ids
         body: dict[str, Any] = {
             "rid": uuid.uuid4().hex,
