@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from phloem.errors import ConfigError
@@ -58,6 +59,18 @@ class Address:
 
     def __str__(self) -> str:
         return ", ".join(self.urls)
+
+    def tls_options(self) -> dict[str, Any]:
+        """What both official clients take to check certificates; nothing without https."""
+        if not any(url.startswith("https") for url in self.urls):
+            return {}
+        options: dict[str, Any] = {
+            "verify_certs": self.verify_certificates,
+            "ssl_show_warn": False,
+        }
+        if self.ca_file:
+            options["ca_certs"] = self.ca_file
+        return options
 
     def scrub(self, text: str) -> str:
         """`text` with every form of the credentials masked."""

@@ -24,13 +24,6 @@ class ElasticsearchTransport:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        secure = any(url.startswith("https") for url in address.urls)
-        options: dict[str, Any] = {}
-        if secure:
-            options["verify_certs"] = address.verify_certificates
-            options["ssl_show_warn"] = False
-            if address.ca_file:
-                options["ca_certs"] = address.ca_file
         self._client = elasticsearch.AsyncElasticsearch(
             list(address.urls),
             basic_auth=address.basic_auth,
@@ -39,7 +32,7 @@ class ElasticsearchTransport:
             request_timeout=None,
             max_retries=0,
             retry_on_timeout=False,
-            **options,
+            **address.tls_options(),
         )
 
     async def request(

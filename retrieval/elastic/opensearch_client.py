@@ -28,12 +28,6 @@ class OpenSearchTransport:
                 hint="give basic_auth=, or user:password@ in the URL",
             )
         self._address = address
-        options: dict[str, Any] = {}
-        if any(url.startswith("https") for url in address.urls):
-            options["verify_certs"] = address.verify_certificates
-            options["ssl_show_warn"] = False
-            if address.ca_file:
-                options["ca_certs"] = address.ca_file
         self._client = opensearchpy.AsyncOpenSearch(
             list(address.urls),
             http_auth=address.basic_auth,
@@ -41,7 +35,7 @@ class OpenSearchTransport:
             timeout=None,
             max_retries=0,
             retry_on_timeout=False,
-            **options,
+            **address.tls_options(),
         )
 
     async def request(
