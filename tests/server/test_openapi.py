@@ -65,12 +65,11 @@ def cases(server: Running, count: int) -> Counter[str]:
     return statuses
 
 
-def test_150_requests_of_the_document(server: Running) -> None:
+def test_200_requests_of_the_document(server: Running) -> None:
     """No 5xx, and every reply is of a status, type and schema that the document has."""
-    statuses = cases(server, 150)
-    assert statuses.total() >= 150
-    # Most random requests are wrong somewhere; how many are right differs with every change.
-    assert statuses["2xx"]
+    statuses = cases(server, 200)
+    assert statuses.total() >= 200
+    assert statuses["2xx"] > 10
     assert server.chat().status_code == 200
 
 
