@@ -13,8 +13,8 @@ import time
 
 from phloem.errors import DeadlineExceeded, OutOfMemory
 from phloem.runtime.engine.job import Job
-from phloem.runtime.engine.radix_cache import common_prefix
 from phloem.runtime.engine.state import EngineState
+from phloem.runtime.engine.tokens import common_prefix
 
 __all__ = ["admit", "expire"]
 

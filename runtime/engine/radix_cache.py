@@ -28,8 +28,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from phloem.runtime.engine.kv_pool import KVPool
+from phloem.runtime.engine.tokens import common_prefix
 
-__all__ = ["Interest", "Match", "Node", "RadixCache", "common_prefix"]
+__all__ = ["Interest", "Match", "Node", "RadixCache"]
 
 Tokens = tuple[int, ...]
 
@@ -248,13 +249,3 @@ class RadixCache:
 
     def _evictable(self, node: Node) -> bool:
         return node.parent is not None and not node.children and not self.pool.holders[node.page]
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading items `a` and `b` share."""
-    length = 0
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            break
-        length += 1
-    return length

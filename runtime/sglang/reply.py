@@ -24,7 +24,7 @@ from phloem.programs.protocol import (
 )
 from phloem.runtime.engine.output_text import Piece
 from phloem.runtime.engine.params import make_output_text
-from phloem.runtime.engine.scoring import Choice
+from phloem.runtime.engine.tokens import Choice
 from phloem.runtime.engine.vocabulary import Vocabulary
 
 __all__ = ["Output", "check_reply", "read_scores"]

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phloem.runtime.engine.kv_pool import KVPool
-from phloem.runtime.engine.radix_cache import RadixCache, common_prefix
+from phloem.runtime.engine.radix_cache import RadixCache
 from phloem.runtime.engine.sequence import Sequence
 from phloem.runtime.engine.sequence_kv import SequenceKV
+from phloem.runtime.engine.tokens import common_prefix
 from phloem.runtime.model.batch import KVStorage
 
 

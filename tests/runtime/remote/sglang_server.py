@@ -27,8 +27,9 @@ from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import SamplingParams, Snapshot, StepResult, TokenEvent
 from phloem.runtime.embedded import EmbeddedBackend
 from phloem.runtime.engine.messages import Scored
-from phloem.runtime.engine.scoring import Choice, Scoring
+from phloem.runtime.engine.scoring import Scoring
 from phloem.runtime.engine.sequence import Sequence as TokenSequence
+from phloem.runtime.engine.tokens import Choice
 from phloem.runtime.mailbox import Mailbox
 from phloem.runtime.model.loaded import LoadedModel
 from phloem.runtime.model.tiny import tiny_model
