@@ -1,4 +1,4 @@
-"""The command line: `phloem run`, `graph`, `check`, `index`, `model`, `grammar`, `doctor`.
+"""The command line: `phloem run`, `graph`, `check`, `index`, `model`, `grammar`, `bench`, `doctor`.
 
 What lives here: the entry point `main` and how an error ends a command. `app.py` declares the
 commands; the module of a command is imported only when that command runs, so `phloem --help`

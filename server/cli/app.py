@@ -178,6 +178,19 @@ def doctor() -> None:
     _command("doctor", "doctor")
 
 
+@app.command()
+def bench(
+    model: ModelName = None,
+    dtype: Annotated[
+        str, typer.Option(help="how weights are held: auto, float32, bfloat16, int8 or int4")
+    ] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="default: torch's own number")] = None,
+    json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+) -> None:
+    """Measure the engine on this machine: tokens per second, latencies, reuse of prefixes."""
+    _command("bench", "bench", model, dtype, threads, json)
+
+
 @index.command("add")
 def index_add(paths: Paths, index: Index = "default", embed: Embed = False) -> None:
     """Add files and folders; what is there already and has not changed is left alone."""
