@@ -18,7 +18,7 @@ from typing import Any
 from phloem import errors as e
 from phloem.errors import PhloemError, where_of
 
-__all__ = ["error_object", "outcome_of", "status_of"]
+__all__ = ["code_of", "error_object", "outcome_of", "status_of"]
 
 STATUS: dict[type[BaseException], int] = {
     e.ConfigError: 400,
@@ -93,7 +93,7 @@ def error_object(error: BaseException, *, param: str | None = None) -> dict[str,
     message = (
         error.message if isinstance(error, PhloemError) else f"{type(error).__name__}: {error}"
     )
-    found = _object(status, message, param or _param(error), _snake(type(error).__name__))
+    found = _object(status, message, param or _param(error), code_of(type(error).__name__))
     if isinstance(error, PhloemError):
         if error.hint:
             found["error"]["hint"] = error.hint
@@ -132,5 +132,6 @@ def _plain(details: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _snake(name: str) -> str:
+def code_of(name: str) -> str:
+    """The code of an error class: its name in snake case."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -1,0 +1,1 @@
+"""Sources of traces: JSONL folders, Elasticsearch, a journal, a running server."""
