@@ -148,13 +148,15 @@ class TokenEvent:
     """Progress of a step. `text` is new text, always whole characters; it may be empty.
 
     `tokens` are the ids that arrived since the last event, `forced` how many of them the
-    constraint dictated.
+    constraint dictated. `forced_spans` are the characters of `text` that these spell, as
+    half-open intervals, where the engine knows them.
     """
 
     text: str
     tokens: tuple[int, ...] = ()
     forced: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
+    forced_spans: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,9 @@ class StepResult:
     """The outcome of `Session.generate`; always the last item of its stream.
 
     `text` excludes a healed prefix and a stop text. `stop` is what ended the step: the stop
-    text, or None. `tokens` are the ids generated (after the healed border).
+    text, or None. `tokens` are the ids generated (after the healed border). `computed_chars`
+    counts the characters at the end of the prompt that were not reused, special tokens spelled
+    out, where the engine knows.
     """
 
     text: str
@@ -219,6 +223,7 @@ class StepResult:
     seed: int | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     miss: PrefixMiss | None = None
+    computed_chars: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +231,8 @@ class ScoredChoice:
     """Log-probabilities of one choice's own tokens, given the session's text.
 
     `unconditional` holds the same for the choice with nothing before it, when asked for.
-    `greedy_prefix` counts its leading tokens that the model itself would have picked.
+    `greedy_prefix` counts its leading tokens that the model itself would have picked; `best`
+    holds, where the engine tells, the most probable token at each place and its log-probability.
     """
 
     text: str
@@ -234,16 +240,19 @@ class ScoredChoice:
     logprobs: tuple[float, ...]
     unconditional: tuple[float | None, ...] = ()
     greedy_prefix: int = 0
+    best: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreResult:
-    """The outcome of `Session.score`, choices in the order given."""
+    """The outcome of `Session.score`, choices in the order given. `computed_chars` as in
+    `StepResult`."""
 
     choices: tuple[ScoredChoice, ...]
     usage: Usage
     timing: Timing = Timing()
     miss: PrefixMiss | None = None
+    computed_chars: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,11 +302,14 @@ class Session(Protocol):
         """
         ...
 
-    async def score(self, choices: Sequence[str], *, empty_context: bool = False) -> ScoreResult:
+    async def score(
+        self, choices: Sequence[str | tuple[int, ...]], *, empty_context: bool = False
+    ) -> ScoreResult:
         """Log-probabilities of each choice as a continuation; the session does not change.
 
         The choice's tokens are those of the session's text and the choice tokenised as one
-        (from the healed border on). `empty_context` also scores each with nothing before it.
+        (from the healed border on); a choice given as token ids is scored as it is.
+        `empty_context` also scores each with nothing before it.
         """
         ...
 
@@ -357,10 +369,18 @@ class Backend(Protocol):
         """
         ...
 
-    async def restore(self, snapshot: Snapshot, session_id: str) -> Session:
-        """Go on from a snapshot. KV is reused where the cache still has it.
+    async def restore(
+        self,
+        snapshot: Snapshot,
+        session_id: str,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
+    ) -> Session:
+        """Go on from a snapshot. KV is reused where the cache still has it. The rest is as in
+        `open`.
 
-        Raises `Unsupported` if the snapshot is of another model.
+        Raises `Unsupported` if the snapshot is of another model, or has tokens that it lacks.
         """
         ...
 

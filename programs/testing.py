@@ -130,8 +130,16 @@ class ScriptedBackend:
         )
         return _Session(self, session_id, [], branch, namespace)
 
-    async def restore(self, snapshot: Snapshot, session_id: str) -> Session:
+    async def restore(
+        self,
+        snapshot: Snapshot,
+        session_id: str,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
+    ) -> Session:
         """A session with the snapshot's tokens."""
+        del deadline, priority
         if snapshot.fingerprint != self.capabilities.fingerprint:
             raise Unsupported("the snapshot is of another model", hint="use that model")
         self.calls.append(Call("restore", session_id, data=len(snapshot.tokens)))
@@ -251,15 +259,18 @@ class _Session:
             logprobs=logprobs if params.logprobs is not None else (),
         )
 
-    async def score(self, choices: Sequence[str], *, empty_context: bool = False) -> ScoreResult:
+    async def score(
+        self, choices: Sequence[str | tuple[int, ...]], *, empty_context: bool = False
+    ) -> ScoreResult:
         prompt = decode(self._tokens)
-        self._backend.calls.append(Call("score", self._name, prompt, data=tuple(choices)))
+        texts = [choice if isinstance(choice, str) else decode(choice) for choice in choices]
+        self._backend.calls.append(Call("score", self._name, prompt, data=tuple(texts)))
         fault = self._backend.faults.get(self._backend.steps)
         self._backend.steps += 1
         if fault is not None:
             raise fault
-        scored = tuple(self._scored(prompt, choice, empty_context) for choice in choices)
-        rows = sum(len(choice) for choice in choices)
+        scored = tuple(self._scored(prompt, choice, empty_context) for choice in texts)
+        rows = sum(len(text) for text in texts)
         usage = Usage(
             prompt=len(self._tokens),
             reused=self._cached,

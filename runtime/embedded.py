@@ -138,7 +138,14 @@ class EmbeddedBackend(Backend):
         await self.start()
         return self._session(Place(session_id, namespace, deadline, priority, branch))
 
-    async def restore(self, snapshot: Snapshot, session_id: str) -> EmbeddedSession:
+    async def restore(
+        self,
+        snapshot: Snapshot,
+        session_id: str,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
+    ) -> EmbeddedSession:
         """See `Backend`."""
         await self.start()
         fingerprint = self.capabilities.fingerprint
@@ -149,7 +156,8 @@ class EmbeddedBackend(Backend):
                 snapshot=snapshot.fingerprint,
                 backend=fingerprint,
             )
-        session = self._session(Place(session_id, snapshot.namespace, branch=snapshot.branch))
+        place = Place(session_id, snapshot.namespace, deadline, priority, snapshot.branch)
+        session = self._session(place)
         session.transcript.restore(snapshot)
         return session
 

@@ -118,6 +118,7 @@ class EmbeddedSession(Session):
             seed=seed,
             logprobs=done.logprobs,
             miss=self.transcript.miss(prompt, done.usage.reused, reusable),
+            computed_chars=self.transcript.computed_chars(prompt, done.usage.reused),
         )
         self.transcript.settle(prompt, done.base, done.tokens)
         tokens = prompt.tokens[: done.base] + list(done.tokens)
@@ -159,7 +160,9 @@ class EmbeddedSession(Session):
         closes = constraint.finish == "force"
         return Constrained(matcher, self._services.vocabulary, closes=closes)
 
-    async def score(self, choices: Sequence[str], *, empty_context: bool = False) -> ScoreResult:
+    async def score(
+        self, choices: Sequence[str | tuple[int, ...]], *, empty_context: bool = False
+    ) -> ScoreResult:
         """See `Session`."""
         with self._step():
             prompt = self.transcript.prompt()
@@ -181,9 +184,11 @@ class EmbeddedSession(Session):
                 self._services.engine.cancel(job)
                 raise
             assert isinstance(message, Scored)
-            miss = self.transcript.miss(prompt, message.usage.reused, len(tokens) - 1)
+            reused = message.usage.reused
+            miss = self.transcript.miss(prompt, reused, len(tokens) - 1)
             self.transcript.note_computed(tokens)
-            return ScoreResult(message.choices, message.usage, message.timing, miss)
+            computed = self.transcript.computed_chars(prompt, reused)
+            return ScoreResult(message.choices, message.usage, message.timing, miss, computed)
 
     async def fork(self, n: int, *, branches: Sequence[str] | None = None) -> list[Session]:
         """See `Session`. Forks are numbered on over the session's life."""

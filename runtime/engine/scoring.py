@@ -22,16 +22,9 @@ from phloem.runtime.engine.messages import Deliver, Scored
 from phloem.runtime.engine.radix_cache import Interest
 from phloem.runtime.engine.sequence import Sequence
 from phloem.runtime.engine.sequence_kv import SequenceKV
+from phloem.runtime.engine.tokens import Choice, common_prefix
 
-__all__ = ["Choice", "Scoring"]
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A choice's text, and its tokens after the job's prefix."""
-
-    text: str
-    tokens: list[int]
+__all__ = ["Scoring"]
 
 
 @dataclass(slots=True)
@@ -41,7 +34,7 @@ class _Branch:
     tokens: list[int]
     bare: bool
     logprobs: list[float] = field(default_factory=list)
-    greedy: list[bool] = field(default_factory=list)
+    best: list[tuple[int, float]] = field(default_factory=list)
     seq: Sequence | None = None
 
     @property
@@ -112,7 +105,7 @@ class Scoring(Job):
         for branch in self._given:
             if branch.tokens:
                 branch.logprobs.append(float(row[branch.tokens[0]]))
-                branch.greedy.append(branch.tokens[0] == best)
+                branch.best.append((best, float(row[best])))
 
     def take_branch(self, seq: Sequence, logits: torch.Tensor) -> None:
         """Rows [n, vocab] of a branch give its next n tokens."""
@@ -121,7 +114,8 @@ class Scoring(Job):
         done = len(branch.logprobs) + branch.bare
         wanted = torch.tensor(branch.tokens[done : done + len(rows)], device=rows.device)
         branch.logprobs += rows.gather(1, wanted[:, None])[:, 0].tolist()
-        branch.greedy += (rows.argmax(dim=-1) == wanted).tolist()
+        top = rows.max(dim=-1)
+        branch.best += zip(top.indices.tolist(), top.values.tolist(), strict=True)
         self._rows += len(rows)
         if branch.missing == 0:
             branch.seq = None
@@ -130,7 +124,7 @@ class Scoring(Job):
         """Begin again, after the job was suspended."""
         self.clock.prefilled = None
         for branch in self._branches():
-            branch.logprobs, branch.greedy, branch.seq = [], [], None
+            branch.logprobs, branch.best, branch.seq = [], [], None
 
     def conclude(self) -> None:
         """Deliver the outcome."""
@@ -139,14 +133,15 @@ class Scoring(Job):
             bare: tuple[float | None, ...] = ()
             if self._bare:
                 bare = (None, *self._bare[i].logprobs) if choice.tokens else ()
-            greedy = next((n for n, same in enumerate(given.greedy) if not same), None)
+            picked = [token for token, _ in given.best]
             scored.append(
                 ScoredChoice(
                     text=choice.text,
                     tokens=tuple(choice.tokens),
                     logprobs=tuple(given.logprobs),
                     unconditional=bare,
-                    greedy_prefix=len(given.greedy) if greedy is None else greedy,
+                    greedy_prefix=common_prefix(choice.tokens, picked),
+                    best=tuple(given.best),
                 )
             )
         self.deliver(Scored(tuple(scored), self.usage(), self.clock.timing()))

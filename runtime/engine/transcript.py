@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from phloem.errors import Unsupported
 from phloem.programs.protocol import PrefixMiss, Segment, Snapshot, Special, Text
-from phloem.runtime.engine.radix_cache import common_prefix
-from phloem.runtime.engine.scoring import Choice
+from phloem.runtime.engine.tokens import Choice, common_prefix
 from phloem.runtime.model.tokenizer import Tokenizer
 
 __all__ = ["Prompt", "Transcript"]
@@ -92,14 +91,22 @@ class Transcript:
         origin = next((o for at, o in reversed(prompt.origins) if at <= reused), None)
         return PrefixMiss(reused, self._tokenizer.decode([prompt.tokens[reused]]), origin)
 
-    def choices(self, prompt: Prompt, texts: Sequence[str]) -> tuple[list[int], list[Choice]]:
+    def computed_chars(self, prompt: Prompt, reused: int) -> int:
+        """How many characters at the prompt's end its tokens after `reused` spell."""
+        return len(self._tokenizer.decode(prompt.tokens[reused:]))
+
+    def choices(
+        self, prompt: Prompt, given: Sequence[str | tuple[int, ...]]
+    ) -> tuple[list[int], list[Choice]]:
         """The common prefix of all choices, and each choice's tokens after it.
 
         Open text and choice are tokenised as one; where that changes the open text's last
-        tokens, for any choice, these count as part of every choice.
+        tokens, for any choice, these count as part of every choice. A choice given as ids is
+        taken as it is, and then the others stand alone too.
         """
-        separate = [Choice(text, self._tokenizer.encode(text)) for text in texts]
-        if not prompt.heal:
+        separate = [self._choice(choice) for choice in given]
+        texts = [choice for choice in given if isinstance(choice, str)]
+        if not prompt.heal or len(texts) < len(given):
             return prompt.tokens, separate
         open_text = "".join(s.text for s in self._pending if isinstance(s, Text))
         opened = prompt.tokens[prompt.open_from :]
@@ -109,6 +116,21 @@ class Transcript:
             return prompt.tokens, separate
         choices = [Choice(t, tokens[shared:]) for t, tokens in zip(texts, joined, strict=True)]
         return prompt.tokens[: prompt.open_from + shared], choices
+
+    def _choice(self, given: str | tuple[int, ...]) -> Choice:
+        if isinstance(given, str):
+            return Choice(given, self._tokenizer.encode(given))
+        self._check_known(given)
+        return Choice(self._tokenizer.decode(given), list(given))
+
+    def _check_known(self, tokens: Sequence[int]) -> None:
+        size = self._tokenizer.vocab_size
+        strange = next((token for token in tokens if not 0 <= token < size), None)
+        if strange is not None:
+            raise Unsupported(
+                f"the model has no token {strange}; its ids are 0 to {size - 1}",
+                hint="tokenise with the model's own tokenizer",
+            )
 
     def copy(self) -> Transcript:
         """An independent transcript in the same state."""
@@ -132,7 +154,11 @@ class Transcript:
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take over the state of `snapshot`; this transcript must be new."""
+        """Take over the state of `snapshot`; this transcript must be new.
+
+        Raises `Unsupported` for tokens outside the vocabulary.
+        """
+        self._check_known(snapshot.tokens)
         self._tokens = list(snapshot.tokens)
         self._origins = list(snapshot.origins)
         self.append(snapshot.pending)

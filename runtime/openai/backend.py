@@ -94,9 +94,16 @@ class OpenAI(Backend):
         place = Place(session_id, namespace, deadline, priority, branch)
         return ChatSession(self._server, Dialogue(), place)
 
-    async def restore(self, snapshot: Snapshot, session_id: str) -> ChatSession:
+    async def restore(
+        self,
+        snapshot: Snapshot,
+        session_id: str,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
+    ) -> ChatSession:
         """Always raises `Unsupported`."""
-        del snapshot, session_id
+        del snapshot, session_id, deadline, priority
         raise Unsupported("a chat API has no snapshots", hint="run the program again")
 
     def count(self, text: str) -> int:

@@ -145,7 +145,9 @@ class ChatSession(RemoteSession, Session):
             )
         return StepResult(answer.text, (), answer.reason, answer.usage)
 
-    async def score(self, choices: Sequence[str], *, empty_context: bool = False) -> ScoreResult:
+    async def score(
+        self, choices: Sequence[str | tuple[int, ...]], *, empty_context: bool = False
+    ) -> ScoreResult:
         """Always raises `Unsupported`."""
         del choices, empty_context
         raise Unsupported(
