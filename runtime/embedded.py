@@ -20,15 +20,15 @@ from phloem.errors import Cancelled, Unsupported
 from phloem.grammar.compiler import GrammarCompiler
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import Backend, Capabilities, ChatFormat, Segment, Snapshot
-from phloem.runtime.embedded_session import EmbeddedSession, Services
+from phloem.runtime.embedded_session import EmbeddedSession
 from phloem.runtime.engine.engine import Engine
 from phloem.runtime.engine.messages import Computed, Failed
-from phloem.runtime.engine.prefix import Prefix
-from phloem.runtime.engine.sequence import Sequence as TokenSequence
 from phloem.runtime.engine.state import EngineConfig
 from phloem.runtime.engine.stats import Stats
 from phloem.runtime.engine.transcript import Transcript
 from phloem.runtime.engine.vocabulary import Vocabulary
+from phloem.runtime.engine.work import Flush, Pin, Work
+from phloem.runtime.local import LocalLane, Services
 from phloem.runtime.mailbox import Mailbox
 from phloem.runtime.model.batch import Decoder
 from phloem.runtime.model.load import load_model
@@ -162,7 +162,9 @@ class EmbeddedBackend(Backend):
         return session
 
     def _session(self, place: Place) -> EmbeddedSession:
-        return EmbeddedSession(self._load().services, self._transcript(), place)
+        loaded = self._load()
+        lane = LocalLane(loaded.services)
+        return EmbeddedSession(lane, self._transcript(), place, loaded.model.fingerprint)
 
     def _transcript(self) -> Transcript:
         loaded = self._load()
@@ -177,15 +179,7 @@ class EmbeddedBackend(Backend):
         await self.start()
         transcript = self._transcript()
         transcript.append(segments)
-        tokens = transcript.prompt().tokens
-        mailbox = Mailbox()
-        job = Prefix(TokenSequence(namespace, tokens, len(tokens)), mailbox.put)
-        self.engine.submit(job)
-        message = await mailbox.get()
-        if isinstance(message, Failed):
-            raise message.error
-        assert isinstance(message, Computed)
-        return message.tokens
+        return (await self._done(Pin(transcript.prompt().tokens, namespace))).tokens
 
     async def prepare(self, constraints: Sequence[Constraint]) -> None:
         """See `Backend`."""
@@ -196,7 +190,17 @@ class EmbeddedBackend(Backend):
     async def flush_cache(self) -> None:
         """See `Backend`. Pins are given up too."""
         if self._loaded is not None:
-            await asyncio.wrap_future(self.engine.call(lambda state: state.flush()))
+            await self._done(Flush())
+
+    async def _done(self, work: Work) -> Computed:
+        """Do work that belongs to no session."""
+        mailbox = Mailbox()
+        LocalLane(self._load().services).submit(work, mailbox.put)
+        message = await mailbox.get()
+        if isinstance(message, Failed):
+            raise message.error
+        assert isinstance(message, Computed)
+        return message
 
     async def aclose(self) -> None:
         """See `Backend`."""
@@ -204,7 +208,7 @@ class EmbeddedBackend(Backend):
             self._closed = True
             loaded = self._loaded
         if loaded is not None:
-            await asyncio.to_thread(loaded.services.engine.stop)
+            await asyncio.to_thread(loaded.services.stop)
 
     def _load(self) -> _Loaded:
         with self._lock:
@@ -227,7 +231,7 @@ class EmbeddedBackend(Backend):
         compiler = GrammarCompiler(
             model.tokenizer.to_json(), vocabulary.width, sorted(model.eos_ids)
         )
-        services = Services(engine, vocabulary, compiler, model.fingerprint, settings)
+        services = Services(engine, vocabulary, compiler, settings)
         capabilities = Capabilities(
             model=model.name,
             fingerprint=model.fingerprint,

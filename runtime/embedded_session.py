@@ -1,8 +1,8 @@
-"""Sessions on the embedded engine.
+"""Sessions on the engine of this project, in this process or in a child.
 
-What lives here: `EmbeddedSession`, from segments to jobs and from messages to results. What does
-not: the backend they belong to (`embedded.py`), the tokens' bookkeeping (`engine/transcript.py`)
-and the work (`engine/`).
+What lives here: `EmbeddedSession`, from segments to work and from messages to results. What does
+not: the backends they belong to (`embedded.py`, `host/`), the tokens' bookkeeping
+(`engine/transcript.py`) and the way to the engine (`lane.py`). Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
 
 from phloem.errors import Cancelled, EngineError
-from phloem.grammar.spec import Compiler, Constraint
+from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import (
     SamplingParams,
     ScoreResult,
@@ -24,48 +23,29 @@ from phloem.programs.protocol import (
     StepResult,
     TokenEvent,
 )
-from phloem.runtime.engine.constrained import Constrained
-from phloem.runtime.engine.engine import Engine
-from phloem.runtime.engine.generation import Generation
-from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.messages import Failed, Generated, Message, Progress, Scored
-from phloem.runtime.engine.noise import Noise
-from phloem.runtime.engine.params import check_params, make_output_text
-from phloem.runtime.engine.radix_cache import Interest
-from phloem.runtime.engine.scoring import Scoring
-from phloem.runtime.engine.sequence import Sequence as TokenSequence
-from phloem.runtime.engine.state import EngineConfig
+from phloem.runtime.engine.params import check_params
 from phloem.runtime.engine.transcript import Prompt, Transcript
-from phloem.runtime.engine.vocabulary import Vocabulary
+from phloem.runtime.engine.work import Generate, Score, Work
+from phloem.runtime.lane import Cancel, Lane
 from phloem.runtime.mailbox import Mailbox
 from phloem.runtime.place import Place
 
-__all__ = ["EmbeddedSession", "Services"]
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What all sessions of a backend share."""
-
-    engine: Engine
-    vocabulary: Vocabulary
-    compiler: Compiler
-    fingerprint: str
-    settings: EngineConfig
+__all__ = ["EmbeddedSession"]
 
 
 class EmbeddedSession(Session):
     """See `programs.protocol.Session`. Runs one step at a time."""
 
-    def __init__(self, services: Services, transcript: Transcript, place: Place) -> None:
-        self._services = services
+    def __init__(self, lane: Lane, transcript: Transcript, place: Place, fingerprint: str) -> None:
+        self._lane = lane
+        self._fingerprint = fingerprint
         self.transcript = transcript
         self._place = place
-        self._job: Job | None = None
-        self._busy = self._cancelling = False
+        self._cancel: Cancel | None = None
+        self._busy = False
         self._closed = False
         self._children = 0
-        self._interest = Interest()
 
     @property
     def id(self) -> str:
@@ -85,29 +65,27 @@ class EmbeddedSession(Session):
         seed = secrets.randbits(63) if params.seed is None else params.seed
         with self._step():
             prompt = self.transcript.prompt()
-            constrained = await self._constrained(constraint)
+            work = Generate(prompt.tokens, self._place, params, seed, constraint, prompt.heal)
             mailbox = Mailbox()
-            job = self._generation(prompt, params, seed, constrained, mailbox)
             shown: list[int] = []
-            reusable = job.reusable
             base = len(prompt.tokens)
+            cancel = self._submit(work, mailbox)
             try:
-                self._submit(job, mailbox)
                 while isinstance(message := await self._message(mailbox), Progress):
                     shown += message.event.tokens
                     base = message.base
                     yield message.event
             except (GeneratorExit, asyncio.CancelledError):
-                self._services.engine.cancel(job)
+                cancel()
                 if shown:
                     self.transcript.settle(prompt, base, shown)
                 raise
             assert isinstance(message, Generated)
-            result = self._generated(prompt, message, seed, reusable)
+            result = self._generated(prompt, message, seed)
         # Outside of the step: readers often leave the iterator here, without ending it.
         yield result
 
-    def _generated(self, prompt: Prompt, done: Generated, seed: int, reusable: int) -> StepResult:
+    def _generated(self, prompt: Prompt, done: Generated, seed: int) -> StepResult:
         result = StepResult(
             text=done.text,
             tokens=done.tokens,
@@ -117,48 +95,13 @@ class EmbeddedSession(Session):
             stop=done.stop,
             seed=seed,
             logprobs=done.logprobs,
-            miss=self.transcript.miss(prompt, done.usage.reused, reusable),
+            miss=self.transcript.miss(prompt, done.usage.reused, done.reusable),
             computed_chars=self.transcript.computed_chars(prompt, done.usage.reused),
         )
         self.transcript.settle(prompt, done.base, done.tokens)
         tokens = prompt.tokens[: done.base] + list(done.tokens)
         self.transcript.note_computed(tokens[: done.computed])
         return result
-
-    def _generation(
-        self,
-        prompt: Prompt,
-        params: SamplingParams,
-        seed: int,
-        constrained: Constrained | None,
-        mailbox: Mailbox,
-    ) -> Generation:
-        vocabulary = self._services.vocabulary
-        tokens = prompt.tokens
-        heals = prompt.heal and len(tokens) > 1 and params.max_tokens > 0
-        return Generation(
-            TokenSequence(self._place.namespace, list(tokens), len(tokens) - 1),
-            mailbox.put,
-            params=params,
-            vocabulary=vocabulary,
-            noise=Noise(seed, self._place.branch),
-            text=make_output_text(params),
-            constrained=constrained,
-            border=vocabulary.table.border(tokens[-1]) if heals else None,
-            jump=self._services.settings.jump_forward,
-            drafts=self._services.settings.drafts,
-            deadline=self._place.deadline,
-            priority=self._place.priority,
-            interest=self._interest,
-        )
-
-    async def _constrained(self, constraint: Constraint | None) -> Constrained | None:
-        if constraint is None:
-            return None
-        # Compiling blocks; what is compiled already comes at once.
-        matcher = await asyncio.to_thread(self._services.compiler.matcher, constraint)
-        closes = constraint.finish == "force"
-        return Constrained(matcher, self._services.vocabulary, closes=closes)
 
     async def score(
         self, choices: Sequence[str | tuple[int, ...]], *, empty_context: bool = False
@@ -168,20 +111,11 @@ class EmbeddedSession(Session):
             prompt = self.transcript.prompt()
             tokens, scored = self.transcript.choices(prompt, choices)
             mailbox = Mailbox()
-            job = Scoring(
-                TokenSequence(self._place.namespace, list(tokens), len(tokens) - 1),
-                mailbox.put,
-                choices=scored,
-                bare=empty_context,
-                deadline=self._place.deadline,
-                priority=self._place.priority,
-                interest=self._interest,
-            )
+            cancel = self._submit(Score(tokens, self._place, scored, empty_context), mailbox)
             try:
-                self._submit(job, mailbox)
                 message = await self._message(mailbox)
             except asyncio.CancelledError:
-                self._services.engine.cancel(job)
+                cancel()
                 raise
             assert isinstance(message, Scored)
             reused = message.usage.reused
@@ -196,7 +130,7 @@ class EmbeddedSession(Session):
         first = self._children
         self._children += n
         return [
-            EmbeddedSession(self._services, self.transcript.copy(), place)
+            EmbeddedSession(self._lane.another(), self.transcript.copy(), place, self._fingerprint)
             for place in self._place.forks(first, n, branches)
         ]
 
@@ -204,23 +138,22 @@ class EmbeddedSession(Session):
         """See `Session`."""
         self._check_open()
         return self.transcript.snapshot(
-            self._services.fingerprint, self._place.branch, self._place.namespace
+            self._fingerprint, self._place.branch, self._place.namespace
         )
 
     def hint(self, next_use: int | None) -> None:
-        """See `Session`. Decides, with `eviction="program"`, which KV is given up first."""
-        self._services.engine.expect(self._interest, next_use)
+        """See `Session`."""
+        self._lane.expect(next_use)
 
     async def cancel(self) -> None:
         """See `Session`."""
-        self._cancelling = self._busy
-        if self._job is not None:
-            self._services.engine.cancel(self._job)
+        if self._cancel is not None:
+            self._cancel()
 
     async def close(self) -> None:
         """See `Session`."""
         self._closed = True
-        self._services.engine.expect(self._interest, None)
+        self._lane.expect(None)
         await self.cancel()
 
     @contextlib.contextmanager
@@ -235,15 +168,12 @@ class EmbeddedSession(Session):
         try:
             yield
         finally:
-            self._busy = self._cancelling = False
-            self._job = None
+            self._busy = False
+            self._cancel = None
 
-    def _submit(self, job: Job, mailbox: Mailbox) -> None:
-        if self._cancelling:  # while the constraint was compiled
-            raise Cancelled("the step was cancelled")
-        self._job = job
-        mailbox.on_lost = lambda: self._services.engine.cancel(job)
-        self._services.engine.submit(job)
+    def _submit(self, work: Work, mailbox: Mailbox) -> Cancel:
+        self._cancel = mailbox.on_lost = cancel = self._lane.submit(work, mailbox.put)
+        return cancel
 
     @staticmethod
     async def _message(mailbox: Mailbox) -> Message:

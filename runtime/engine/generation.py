@@ -92,6 +92,7 @@ class Generation(Job):
         elif border is None and self._jump:
             self._take_dictated()
         self._aim()
+        self._reusable = self.reusable
 
     @property
     def generated(self) -> int:
@@ -302,7 +303,7 @@ class Generation(Job):
         event = self._event(piece)
         kept = self._tokens[: piece.last]
         tail = tuple(self._vocabulary.encode_bytes(rest)) if rest else ()
-        event = TokenEvent(event.text, event.tokens + tail, event.forced, event.logprobs)
+        event = dataclasses.replace(event, tokens=event.tokens + tail)
         if event.text or event.tokens:
             self.deliver(Progress(event, self.base))
         whole = self.base + len(kept)
@@ -317,6 +318,7 @@ class Generation(Job):
                 usage=self.usage(),
                 timing=self.clock.timing(self.constrained.spent_s if self.constrained else 0.0),
                 computed=min(self.seq.computed, whole),
+                reusable=self._reusable,
             )
         )
 
@@ -327,7 +329,21 @@ class Generation(Job):
             tokens=tuple(token.id for token in tokens),
             forced=sum(token.forced for token in tokens),
             logprobs=_logprobs(tokens),
+            forced_spans=self._forced_spans(piece, tokens),
         )
+
+    def _forced_spans(self, piece: Piece, tokens: list[_Token]) -> tuple[tuple[int, int], ...]:
+        """The characters of the piece that dictated tokens spell."""
+        if not any(token.forced for token in tokens):
+            return ()
+        spans: list[tuple[int, int]] = []
+        start = 0
+        for token, end in zip(tokens, self._text.borders(piece), strict=True):
+            if token.forced and end > start:
+                joins = bool(spans) and spans[-1][1] == start
+                spans[-1:] = [(spans[-1][0], end)] if joins else [*spans[-1:], (start, end)]
+            start = end
+        return tuple(spans)
 
     def usage(self) -> Usage:
         """See `Job`."""

@@ -35,7 +35,8 @@ class Progress:
 class Generated:
     """A generation ended. The session's tokens are prompt[:base] + tokens.
 
-    Of these, the first `computed` have been through the decoder.
+    Of these, the first `computed` have been through the decoder. Of the prompt's, the first
+    `reusable` could have come from the cache.
     """
 
     base: int
@@ -47,6 +48,7 @@ class Generated:
     usage: Usage
     timing: Timing
     computed: int
+    reusable: int
 
 
 @dataclass(frozen=True, slots=True)
