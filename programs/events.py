@@ -4,6 +4,10 @@ What lives here: the event classes and their plain-JSON form. What does not: who
 (the executor) or who reads them (streaming, traces, the journal, the debug proxy, the demo's
 table). A run emits `RunStarted` first and `RunFinished` or `RunFailed` last; events of one
 branch are in order, events of parallel branches interleave.
+
+Some fields are filled only in runs with `trace_values=True`, because they hold what a program
+keeps to itself: values of its variables, arguments of its tools, its source. They are shortened
+for people (`executor/glance.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from phloem.programs.protocol import PrefixMiss, Timing, Usage
+from phloem.programs.protocol import PrefixMiss, Timing, TokenLogprob, Usage
 
 __all__ = [
     "Appended",
@@ -75,22 +79,29 @@ class Appended(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStarted(Event):
-    """A step of `kind` "gen", "select", "retrieve" or "tool" began; `name` is its variable."""
+    """A step of `kind` "gen", "select", "retrieve" or "tool" began; `name` is its variable.
+
+    `asked` (with `trace_values`) is what it asks for: sampling parameters that differ from the
+    defaults and the constraint; choices; query and index; or a tool's arguments.
+    """
 
     type: ClassVar[str] = "step_started"
     kind: str
     name: str | None
+    asked: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token(Event):
-    """New text of a running gen step, always whole characters."""
+    """New text of a running gen step, always whole characters. `forced` tokens were dictated by
+    the constraint; `forced_spans` are the characters that they spell, where that is known."""
 
     type: ClassVar[str] = "token"
     name: str | None
     text: str
     tokens: tuple[int, ...] = ()
     forced: int = 0
+    forced_spans: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +109,9 @@ class StepFinished(Event):
     """A gen, select or tool step ended well.
 
     `text` is what was appended to the session, `value` the parsed value as JSON. `scores`
-    holds the decision of a select, choice by choice.
+    holds the decision of a select, choice by choice. `computed_chars` counts the characters at
+    the end of the prompt that had to be computed (None: not known); `logprobs` are those of the
+    generated tokens, if the program asked for them.
     """
 
     type: ClassVar[str] = "step_finished"
@@ -113,6 +126,8 @@ class StepFinished(Event):
     seed: int | None = None
     scores: Mapping[str, float] | None = None
     constraint: Mapping[str, Any] | None = None
+    computed_chars: int | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,10 +181,12 @@ class BranchTaken(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran(Event):
-    """A `Python` node ran. `wrote` names the variables it changed."""
+    """A `Python` node ran. `wrote` names the variables it changed, `values` holds what they are
+    now (with `trace_values`)."""
 
     type: ClassVar[str] = "ran"
     wrote: tuple[str, ...] = ()
+    values: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,9 +200,16 @@ class RunFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFailed(Event):
-    """The run ended with an error, which `run()` raises."""
+    """The run ended with an error, which `run()` raises.
+
+    `cause` is the error behind it. With `trace_values`, `excerpt` holds the source lines around
+    `line`, each with its number, and `variables` the program's at the time.
+    """
 
     type: ClassVar[str] = "run_failed"
     error: str
     message: str
     usage: Usage = Usage()
+    cause: str | None = None
+    excerpt: tuple[tuple[int, str], ...] = ()
+    variables: Mapping[str, Any] | None = None

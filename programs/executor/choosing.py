@@ -40,7 +40,7 @@ async def choose(branch: Branch, effect: Choose, site: Site) -> str:
             branch.transcript.fingerprint(), effect.choices, method.name, effect.temperature
         )
     entry = run.record.take(branch.path, "select", effect.name, request)
-    miss = None
+    miss = computed = None
     if entry is not None:
         outcome = entry.outcome
         run.spend(Usage(**outcome["usage"]))
@@ -63,7 +63,7 @@ async def choose(branch: Branch, effect: Choose, site: Site) -> str:
             Entry("select", effect.name, request, outcome, site.node, site.line, session),
         )
         run.spend(scored.usage)
-        miss = scored.miss
+        miss, computed = scored.miss, scored.computed_chars
     branch.set(effect.name, outcome["choice"], outcome)
     run.emit(
         StepFinished,
@@ -77,6 +77,7 @@ async def choose(branch: Branch, effect: Choose, site: Site) -> str:
         timing=Timing(**outcome["timing"]),
         miss=miss,
         scores=dict(zip(effect.choices, outcome["scores"], strict=True)),
+        computed_chars=computed,
     )
     return outcome["choice"]  # type: ignore[no-any-return] # plain JSON data
 

@@ -13,7 +13,7 @@ from typing import Any
 from phloem.errors import Cancelled, where_of
 from phloem.grammar.spec import Constraint
 from phloem.programs.events import RunFailed, RunFinished, RunStarted
-from phloem.programs.executor import hub
+from phloem.programs.executor import hub, witness
 from phloem.programs.executor.run import Run, Site
 from phloem.programs.executor.values import show
 
@@ -52,6 +52,7 @@ async def drive_run(
         run.locate(run.error, site)
         await run.stop_tasks()
         place = where_of(run.error)
+        values = run.settings.trace_values
         failed = Site(run.program, place.node, place.file, place.line) if place else site
         run.emit(
             RunFailed,
@@ -60,6 +61,9 @@ async def drive_run(
             error=type(run.error).__name__,
             message=str(run.error),
             usage=run.usage,
+            cause=witness.cause_of(run.error),
+            excerpt=witness.excerpt(failed.file, failed.line) if values else (),
+            variables=run.last_values,
         )
         raise
     finally:

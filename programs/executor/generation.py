@@ -113,4 +113,5 @@ class _Stream:
             text=item.text,
             tokens=item.tokens,
             forced=item.forced,
+            forced_spans=item.forced_spans,
         )

@@ -17,7 +17,7 @@ from typing import Any
 from phloem.programs.compiler.build import Compiled, Op
 from phloem.programs.effects import Choose, Effect, Generate, to_expression
 from phloem.programs.events import BranchTaken, Ran
-from phloem.programs.executor import hub
+from phloem.programs.executor import hub, witness
 from phloem.programs.executor.deferred import Deferred
 from phloem.programs.executor.frame import Frame, Handle, current, enter, leave
 from phloem.programs.executor.run import Site
@@ -33,12 +33,17 @@ def execute(compiled: Compiled, frame: Frame, arguments: Sequence[Any]) -> Any:
     An error leaves with program, node and source line attached.
     """
     token = enter(frame)
+    machine: _Machine | None = None
     try:
         if compiled.factory is None:
             return _call_whole(compiled, frame)
-        return _Machine(compiled, frame, arguments).run()
+        machine = _Machine(compiled, frame, arguments)
+        return machine.run()
     except BaseException as error:
-        for deferred in frame.deferred:
+        if frame.run.settings.trace_values and frame.run.last_values is None:
+            known = machine.values() if machine is not None else {}
+            frame.run.last_values = {**known, **witness.locals_of(error, frame.file)}
+        for deferred in (*frame.deferred, *frame.searches):
             deferred.cancel()
         frame.run.locate(error, _place_of(error, frame))
         raise
@@ -50,7 +55,9 @@ def _call_whole(compiled: Compiled, frame: Frame) -> Any:
     node = next(iter(compiled.graph.nodes.values()))
     frame.node, frame.line = node.id, node.line
     value = compiled.function(*frame.bound.args, **frame.bound.kwargs)
-    return hub.run_coroutine(value) if isinstance(value, types.CoroutineType) else value
+    value = hub.run_coroutine(value) if isinstance(value, types.CoroutineType) else value
+    frame.settle()
+    return value
 
 
 def _place_of(error: BaseException, frame: Frame) -> Site:
@@ -131,11 +138,17 @@ class _Machine:
         else:
             label = value if value is not None else "next"
             if kind == "python":
-                self._frame.run.emit(Ran, site, path, wrote=writes)
+                traced = self._frame.run.settings.trace_values
+                values = self.values(writes) if traced else None
+                self._frame.run.emit(Ran, site, path, wrote=writes, values=values)
             elif kind == "join":
                 self._resolve_all()
         target = op.exits.get(label)
         return None if target is None else self._compiled.ops[target]
+
+    def values(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """A glance at the program's variables (None: at all) as they are now."""
+        return witness.variables(self._cells, self._cells if names is None else names)
 
     # --- values of steps that run beside the program
 
@@ -170,6 +183,7 @@ class _Machine:
         for name in self._cells:
             self._resolve_cell(name)
         self._frame.deferred.clear()
+        self._frame.settle()
 
 
 def _as_local(error: NameError, fragment: types.CodeType) -> NameError:

@@ -7,15 +7,18 @@ step, and the place that is attached to its error. What does not: the doing of e
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from phloem.programs import effects as fx
 from phloem.programs.events import StepFailed, StepStarted
 from phloem.programs.executor import choosing, services, steps, text
 from phloem.programs.executor.branch import Branch
+from phloem.programs.executor.glance import glance
 from phloem.programs.executor.record import RecordedFailure
 from phloem.programs.executor.run import Site
-from phloem.programs.protocol import Text
+from phloem.programs.executor.sampling import merge
+from phloem.programs.protocol import Text, describe
 
 __all__ = ["perform"]
 
@@ -29,7 +32,8 @@ async def perform(branch: Branch, effect: fx.Effect, site: Site) -> Any:
         await _put(branch, effect, site)
         return None
     run, name = branch.run, getattr(effect, "name", None)
-    run.emit(StepStarted, site, branch.path, kind=kind, name=name)
+    asked = _asked(branch, effect) if run.settings.trace_values else None
+    run.emit(StepStarted, site, branch.path, kind=kind, name=name, asked=asked)
     before = len(branch.transcript.pieces)
     try:
         run.remaining()
@@ -61,9 +65,28 @@ def _report(branch: Branch, kind: str, name: str | None, error: BaseException, s
     )
 
 
+def _asked(branch: Branch, effect: fx.Effect) -> dict[str, Any]:
+    """What a step asks for, for people."""
+    match effect:
+        case fx.Generate():
+            params = merge(branch.sampling, effect.options, seed=branch.run.seed)
+            asked = describe(params)
+            if effect.constraint is not None:
+                asked["constraint"] = effect.constraint.to_json()
+        case fx.Choose():
+            asked = {"choices": effect.choices}
+        case fx.Search():
+            asked = {"query": effect.query, **effect.options}
+        case fx.CallTool():
+            asked = {"args": effect.args, "kwargs": effect.kwargs}
+        case _:
+            raise AssertionError(effect)
+    return glance(asked)  # type: ignore[no-any-return] # a dict stays one
+
+
 def _path(branch: Branch, effect: fx.Effect) -> str:
     """Where the record keeps the effect."""
-    return branch.path + (effect.slot if isinstance(effect, fx.CallTool) else "")
+    return branch.path + (effect.slot if isinstance(effect, fx.CallTool | fx.Search) else "")
 
 
 async def _ask(branch: Branch, effect: fx.Effect, site: Site) -> Any:
@@ -73,7 +96,7 @@ async def _ask(branch: Branch, effect: fx.Effect, site: Site) -> Any:
         case fx.Choose():
             return await choosing.choose(branch, effect, site)
         case fx.Search():
-            early = branch.run.take_early(site.node, effect)
+            early = branch.run.take_early(site.node, replace(effect, slot=""))
             return await services.search(branch, effect, site, early)
         case fx.CallTool():
             return await services.call_tool(branch, effect, site)
@@ -84,6 +107,8 @@ async def _put(branch: Branch, effect: fx.Effect, site: Site) -> None:
     match effect:
         case fx.AddText():
             text.add_text(branch, effect, site)
+        case fx.AddLater():
+            text.add_text(branch, fx.AddText(await effect.text()), site)
         case fx.AddSpecial():
             text.add_special(branch, effect, site)
         case fx.RoleBegin():

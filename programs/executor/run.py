@@ -52,7 +52,7 @@ class Site:
 class Settings:
     """What a run was told. `deadline` is in seconds from the start, `sampling` by the names
     of `protocol.SamplingParams`, `token_budget` counts tokens computed and generated, `samples` is
-    the n of steps that give none."""
+    the n of steps that give none. `trace_values`: events may tell the program's own values."""
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
@@ -65,6 +65,7 @@ class Settings:
     priority: int = 0
     record: Record | None = None
     step_cache: MutableMapping[str, Any] | None = None
+    trace_values: bool = False
 
 
 class Run:
@@ -82,6 +83,8 @@ class Run:
         self.usage = Usage()
         self.error: BaseException | None = None
         self.value: Any = None
+        self.last_values: Mapping[str, Any] | None = None
+        """The variables of the innermost program when an error left it."""
         self._started = time.monotonic()
         self.chat: ChatFormat | None = None
         self.branches: list[Any] = []
@@ -90,6 +93,7 @@ class Run:
         self._ready: Backend | None = None
         self._loading = asyncio.Lock()
         self._retriever: Retriever | None = settings.retriever
+        self._finding: asyncio.Task[Retriever] | None = None
 
     @property
     def recording(self) -> bool:
@@ -137,8 +141,10 @@ class Run:
     async def retriever(self) -> Retriever:
         """The run's retriever."""
         if self._retriever is None:
-            self._retriever = await asyncio.to_thread(registry.default, "retriever")
-        assert self._retriever is not None
+            if self._finding is None:
+                self._finding = self.spawn(asyncio.to_thread(registry.default, "retriever"))
+            # All who wait go on in the same turn of the loop, so that their searches can be joined.
+            self._retriever = await asyncio.shield(self._finding)
         return self._retriever
 
     @staticmethod

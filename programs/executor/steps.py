@@ -112,6 +112,8 @@ def _keep(branch: Branch, effect: Generate, results: Sequence[StepResult], site:
         miss=first.miss,
         seed=first.seed,
         constraint=effect.constraint.to_json() if effect.constraint else None,
+        computed_chars=first.computed_chars,
+        logprobs=first.logprobs,
     )
     return value
 

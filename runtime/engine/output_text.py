@@ -21,11 +21,13 @@ __all__ = ["OutputText", "Piece"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Newly shown text, with the tokens that say it: the half-open range [first, last)."""
+    """Newly shown text, with the tokens that say it: the half-open range [first, last). `start` is
+    where it begins in the bytes of all tokens."""
 
     text: str
     first: int
     last: int
+    start: int = 0
 
 
 class OutputText:
@@ -101,7 +103,13 @@ class OutputText:
     def _piece(self, start: int, end: int, first: int) -> Piece:
         text = self._data[start:end].decode("utf-8", "replace")
         self.shown += text
-        return Piece(text, first, self._shown)
+        return Piece(text, first, self._shown, start)
+
+    def borders(self, piece: Piece) -> list[int]:
+        """Where in the piece's text each of its tokens ends, in characters."""
+        data = piece.text.encode()
+        ends = self._ends[piece.first : piece.last]
+        return [len(data[: max(0, end - piece.start)].decode(errors="ignore")) for end in ends]
 
     def _start(self) -> int:
         return self._ends[self._shown - 1] if self._shown else self._lead

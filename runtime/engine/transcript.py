@@ -93,7 +93,7 @@ class Transcript:
 
     def computed_chars(self, prompt: Prompt, reused: int) -> int:
         """How many characters at the prompt's end its tokens after `reused` spell."""
-        return len(self._tokenizer.decode(prompt.tokens[reused:]))
+        return len(self._tokenizer.spell(prompt.tokens[reused:]))
 
     def choices(
         self, prompt: Prompt, given: Sequence[str | tuple[int, ...]]

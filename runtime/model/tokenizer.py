@@ -41,6 +41,7 @@ class Tokenizer:
             for token in spec["added_tokens"]
             if _is_control(token)
         }
+        self._spellings = {token: spelling for spelling, token in self._specials.items()}
         self._bytes = _token_bytes(spec, self._encoder)
         self._check_that_text_is_harmless()
 
@@ -69,6 +70,12 @@ class Tokenizer:
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of `tokens`; bytes that are no UTF-8 become U+FFFD."""
         return b"".join(map(self.token_bytes, tokens)).decode("utf-8", errors="replace")
+
+    def spell(self, tokens: Iterable[int]) -> str:
+        """As `decode`, with control tokens by their spelling."""
+        known = self._spellings
+        parts = (known[t].encode() if t in known else self._bytes[t] for t in tokens)
+        return b"".join(parts).decode("utf-8", errors="replace")
 
     def to_json(self) -> str:
         """The `tokenizer.json`, control tokens included, as constraint engines read it."""

@@ -14,7 +14,7 @@ import contextlib
 import secrets
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from phloem.errors import Cancelled, DeadlineExceeded, PromptTooLong
@@ -121,6 +121,8 @@ class SGLangSession(RemoteSession, Session):
                     self.transcript.settle(prompt, len(prompt.tokens), shown)
                 raise
             event, result = output.finish(len(prompt.tokens), seed)
+            computed = self.transcript.computed_chars(prompt, result.usage.reused)
+            result = replace(result, computed_chars=computed)
             if constraint is not None:
                 self._server.checker.check(constraint, result)
             self.transcript.settle(prompt, len(prompt.tokens), result.tokens)
@@ -198,7 +200,8 @@ class SGLangSession(RemoteSession, Session):
                 scored=sum(map(len, rows)) - len(tokens) * len(scored),
             )
             self._known = len(tokens)
-            return ScoreResult(read, usage)
+            computed = self.transcript.computed_chars(prompt, reused)
+            return ScoreResult(read, usage, computed_chars=computed)
 
     async def fork(self, n: int, *, branches: Sequence[str] | None = None) -> list[Session]:
         """See `Session`. What is new and long is computed once before, not by every fork."""

@@ -291,3 +291,19 @@ async def test_healed_draws_are_the_same_with_cache_on_and_off(make_lab):
                 for lab in (on, off)
             ]
             assert steps[0].tokens == steps[1].tokens
+
+
+async def test_events_tell_which_characters_were_forced(make_lab):
+    """Drawn characters lie outside of the forced spans, dictated ones inside."""
+    lab = make_lab()
+    session = await lab.session(STORY, Special("<|im_end|>"))
+    rule = Constraint("regex", "because of the [a-c]{3} user")
+    *events, result = await lab.events(session, rule, max_tokens=40)
+    drawn = ""
+    for event in events:
+        spans = [range(start, end) for start, end in event.forced_spans]
+        drawn += "".join(c for at, c in enumerate(event.text) if not any(at in s for s in spans))
+        assert bool(event.forced_spans) == bool(event.forced)
+    assert len(drawn) >= 3
+    assert drawn in result.text
+    assert "because of the" not in drawn

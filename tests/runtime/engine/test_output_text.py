@@ -123,3 +123,18 @@ def test_a_stop_of_several_bytes(stop):
     for cut in range(len(data)):
         pieces, done, _, _ = run([data[:cut], data[cut:]], stops=[stop])
         assert ("".join(pieces), done.stop) == ("x", stop)
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="aé日🦊", min_size=1, max_size=20), CUTS)
+def test_borders_are_where_each_token_s_last_whole_character_ends(text, cuts):
+    """A piece cut at its tokens' borders gives what their bytes spell, up to a split character."""
+    tokens = split(text.encode(), cuts)
+    output = OutputText()
+    for token in tokens:
+        output.push(token)
+    piece, _ = output.finish()
+    data = b""
+    for token, border in zip(tokens, output.borders(piece), strict=True):
+        data += token
+        assert text[:border] == data.decode(errors="ignore")

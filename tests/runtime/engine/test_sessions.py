@@ -264,3 +264,19 @@ async def noise(lab, i):
     """Somebody else's step."""
     session = await lab.session(STORY[i:], name=f"noise{i}")
     return await lab.say(session, max_tokens=15, temperature=1.3)
+
+
+async def test_the_computed_part_of_a_prompt_is_told_in_characters(make_lab, special):
+    """The first step computes all of its text; the next what was added and the last token's."""
+    lab = make_lab()
+    session = await lab.session(STORY, special("<|im_end|>"))
+    first = await lab.say(session, max_tokens=4)
+    assert first.computed_chars == len(STORY + "<|im_end|>")
+    session.append([Text(" and"), special("<|im_end|>")])
+    second = await lab.say(session, max_tokens=4)
+    known = await session.snapshot()
+    assert second.miss is None
+    prompt = second.usage.prompt
+    assert second.computed_chars == len(
+        lab.model.tokenizer.spell(known.tokens[second.usage.reused : prompt])
+    )
