@@ -8,7 +8,7 @@ same object and take the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -16,6 +16,7 @@ from phloem.errors import CompileError
 from phloem.grammar.spec import Constraint
 
 __all__ = [
+    "AddLater",
     "AddSpecial",
     "AddText",
     "CallTool",
@@ -38,6 +39,13 @@ class AddText:
     """Put ordinary text at the end of the session."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddLater:
+    """Put text at the end of the session that is not there yet: whoever does this waits for it."""
+
+    text: Callable[[], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +132,8 @@ class Choose:
 class Search:
     """Ask the run's retriever; the hits become variable `name`. The session is untouched.
 
-    `options` are the remaining fields of `retrieval.base.Query`.
+    `options` are the remaining fields of `retrieval.base.Query`. `slot` sets a search that runs
+    beside others apart in the record, where it has a path of its own.
     """
 
     name: str | None
@@ -132,6 +141,7 @@ class Search:
     options: Mapping[str, Any] = field(default_factory=dict)
     timeout: float | None = None
     retries: int = 0
+    slot: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +164,7 @@ class CallTool:
 
 Effect: TypeAlias = (
     AddText
+    | AddLater
     | AddSpecial
     | RoleBegin
     | RoleEnd
@@ -189,7 +200,7 @@ def to_expression(value: Any) -> Expression:
     if isinstance(value, Expression):
         return value
     if isinstance(value, str):
-        return Expression((AddText(value),) if value else ())
+        return Expression((AddText(str(value)),) if value else ())
     if isinstance(value, Iterable) and not isinstance(value, bytes | Mapping):
         return Expression(tuple(item for part in value for item in to_expression(part).items))
     raise CompileError(

@@ -1,8 +1,9 @@
 """The retrieval seam: what a program may ask of a search, and what it gets back.
 
 What lives here: the data (`Document`, `Query`, `Hit`, `Hits`, ...) and the protocols
-(`Retriever`, `Index`, `Reranker`). What does not: any index. `retrieval/embedded` and
-`retrieval/elastic` implement both protocols; `retrieval/testing` ships a fake.
+(`Retriever`, `Index`, `Reranker`); also where sentences end. What does not: any index.
+`retrieval/embedded` and `retrieval/elastic` implement both protocols; `retrieval/testing` ships a
+fake.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, overload, runtime_checkable
 
 from phloem.retrieval.filters import Filter
+from phloem.retrieval.sentences import sentence_spans
 
 __all__ = [
     "AddReport",
@@ -26,6 +28,7 @@ __all__ = [
     "Query",
     "Reranker",
     "Retriever",
+    "sentence_spans",
     "traceparent",
 ]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["mark"]
+__all__ = ["mark", "mark_text"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,3 +23,10 @@ def mark(kind: str, **facts: Any) -> Callable[[F], F]:
         return function
 
     return declare
+
+
+def mark_text(function: F) -> F:
+    """Declare that `function` makes text for a prompt, and may make it later where the compiler
+    sees that the text goes right into a state."""
+    function.__phloem_text__ = True  # type: ignore[attr-defined] # functions take attributes
+    return function

@@ -15,9 +15,10 @@ from phloem.programs import choices as rules
 from phloem.programs import constraints, registry
 from phloem.programs.api import passages as text_of
 from phloem.programs.api import value_style
-from phloem.programs.api.marks import mark
-from phloem.programs.effects import Choose, Expression, Generate, Search
+from phloem.programs.api.marks import mark, mark_text
+from phloem.programs.effects import AddLater, Choose, Expression, Generate, Search
 from phloem.programs.executor import hub
+from phloem.programs.executor.deferred import PendingHits
 from phloem.programs.executor.frame import current, value_frame
 from phloem.programs.executor.run import Run
 from phloem.programs.executor.sampling import STEP_OPTIONS, clean
@@ -252,7 +253,9 @@ def retrieve(
 ) -> Hits:
     """Search, and return the hits; `retrieve(name, query)` also keeps them as a variable.
 
-    The arguments are those of `retrieval.base.Query`. Acts at once in both styles. A retrieval
+    The arguments are those of `retrieval.base.Query`. Acts at once in both styles, but for
+    retrievals inside `parallel()` and beside the open branches of a fork: these run side by side,
+    and whoever reads their hits waits for them. A retrieval
     that is certain to run, with arguments that are known, may be started before its place,
     beside the steps before it; its error is raised at its place. Raises the kinds of
     `RetrievalError`, and `ProgramError` outside of a program.
@@ -279,21 +282,35 @@ def retrieve(
             "retrieve() works inside a running program",
             hint="ask the retriever itself elsewhere: await retriever.search(Query(...))",
         )
-    return frame.ask(effect)  # type: ignore[no-any-return] # a search gives hits
+    return frame.search(effect)
 
 
+@mark_text
 def passages(
     docs: Sequence[Hit],
     max_tokens: int | None = None,
-    order: text_of.Order = "best_first",
+    order: text_of.Order = "score",
     cite: bool = True,
-) -> str:
-    """Retrieved documents as text, numbered [1], [2], … by rank (see `passages.render`).
+) -> Any:
+    """Retrieved documents as text, numbered [1], [2], …; see `passages.render` for `order`.
 
-    With `max_tokens` the text is cut to fit, as the run's own tokenizer counts.
+    With `max_tokens` the text is cut to fit, at the ends of sentences, as the run's own tokenizer
+    counts. The value is a `str` whose `sources` are the hits by their numbers. Where it is put
+    right into a state (`s += ph.user(ph.passages(docs))`) while the hits are still to come, it is
+    an expression that waits for them in the state's own lane.
     """
-    if max_tokens is None:
-        return text_of.render(docs, order=order, cite=cite)
     frame = current()
-    backend = hub.wait(frame.run.backend()) if frame is not None else registry.default("backend")
-    return text_of.render(docs, max_tokens=max_tokens, order=order, cite=cite, count=backend.count)
+    if isinstance(docs, PendingHits) and not docs.deferred.done and frame and frame.may_defer:
+        run, deferred = frame.run, docs.deferred
+
+        async def later() -> str:
+            hits = await deferred.result()
+            count = (await run.backend()).count if max_tokens is not None else None
+            return text_of.render(hits, max_tokens=max_tokens, order=order, cite=cite, count=count)
+
+        return Expression((AddLater(later),))
+    count = None
+    if max_tokens is not None:
+        backend = hub.wait(frame.run.backend()) if frame else registry.default("backend")
+        count = backend.count
+    return text_of.render(docs, max_tokens=max_tokens, order=order, cite=cite, count=count)

@@ -23,7 +23,7 @@ from phloem.programs.effects import (
     RoleEnd,
     to_expression,
 )
-from phloem.programs.executor.frame import value_frame
+from phloem.programs.executor.frame import current, value_frame
 
 __all__ = [
     "assistant",
@@ -130,11 +130,10 @@ def separate_reasoning(expression: Any, model_type: str) -> Expression:
 
 @contextmanager
 def _parallel() -> Iterator[None]:
-    frame = value_frame()
+    frame = current()
     if frame is None:
         raise ProgramError(
-            "parallel() works inside a running value-style program",
-            hint="in state style use s.fork()",
+            "parallel() works inside a running program", hint="call it from a @function"
         )
     before, frame.parallel = frame.parallel, True
     try:
@@ -148,6 +147,9 @@ def parallel() -> Any:
     """`with parallel():` the steps inside are independent of each other and run side by side.
 
     Each goes on from the session as it stood when the block began, and none becomes part of
-    it. Their values are there after the block, or as soon as the code inside reads them.
+    it. Their values are there after the block, or as soon as the code inside reads them. So it is
+    with retrievals, in both styles: those of a block travel together where the retriever can do
+    that, and an error is raised where the hits are read, at the latest when the block ends. In
+    state style steps on a state keep their order; `s.fork()` runs them side by side.
     """
     return _parallel()

@@ -114,6 +114,7 @@ class ProgramState(Handle):
         (child,) = self.fork(1)
         yield child
         hub.wait(child._branch.settle())
+        forking.close(self._frame(), [child._branch])
         for name in child._branch.written:
             value, meta = child._branch.variables[name], child._branch.meta.get(name)
             self._branch.set(name, value, meta)

@@ -80,6 +80,8 @@ class Tool:
         effect = CallTool(
             self.name, self.function, args, kwargs, self.timeout, self.retries, self.idempotent
         )
+        # Hits that are still to come may be among the arguments, and an error of theirs goes first.
+        frame.settle()
         if inspect.iscoroutinefunction(self.function):
             # It may be gathered with others, which end in any order.
             apart = replace(effect, slot=frame.branch.slot())

@@ -157,10 +157,24 @@ class Lifter:
                 draft.fields["early"] = draft.early is not None
             if kind in {"gen", "select"} and (self.parallel or draft.fields.get("independent")):
                 draft.fields["independent"] = True
+            if kind == "retrieve" or draft.fields.get("independent"):
                 called.func = place(call(name(DEFER), called.func), called.func)
         draft.body = [wrap(lifted)]
         self.builder.emit(draft)
         return draft
+
+    def let_wait(self, value: ast.expr) -> ast.expr:
+        """`value`, which is added to a state; the texts in it may come later than the rest."""
+        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+            value.left, value.right = self.let_wait(value.left), self.let_wait(value.right)
+        elif isinstance(value, ast.Lambda):
+            value.body = self.let_wait(value.body)
+        elif isinstance(value, ast.Call):
+            if kind_of(value, self.source) == "role":
+                value.args = [self.let_wait(argument) for argument in value.args]
+            elif getattr(self.source.resolve(value.func), "__phloem_text__", False):
+                value.func = place(call(name(DEFER), value.func), value.func)
+        return value
 
     def facts(self, node: ast.Call, kind: str) -> Facts:
         """What the call of a step says about itself."""

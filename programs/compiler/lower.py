@@ -191,7 +191,7 @@ class Lowering:
         # Python loads the target before it evaluates the right side.
         owner = self.builder.save(before) if self.lifter.has_step(node.value) else before
         hidden = self.lifter.hides_step(node)
-        value = self.lifter.lift(node.value)
+        value = self.lifter.lift(self.lifter.let_wait(node.value))
         adding = self.builder.temp()
         begin = place(call(name(ADD), owner, value), at)
         self.builder.pre.append(self.builder.store(adding, begin, at))
@@ -222,7 +222,7 @@ class Lowering:
         said = node.value.body if isinstance(node.value, ast.Lambda) else node.value
         parts = parts_of(said, self.source)
         step = next((part for part in parts if part.kind != "append"), None)
-        node.value = self.lifter.lift(node.value)
+        node.value = self.lifter.lift(self.lifter.let_wait(node.value))
         draft = Draft(step.kind if step else "append", node.lineno, [node])
         if step is not None and isinstance(step.node, ast.Call):
             facts = self.lifter.facts(step.node, step.kind)

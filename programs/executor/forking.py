@@ -16,7 +16,7 @@ from phloem.programs.executor import hub
 from phloem.programs.executor.branch import Branch
 from phloem.programs.executor.frame import Frame
 
-__all__ = ["JoinMode", "OnError", "fork", "join", "share_session"]
+__all__ = ["JoinMode", "OnError", "close", "fork", "join", "share_session"]
 
 JoinMode = Literal["gather_variable", "concate_and_append"]
 OnError = Literal["raise", "keep"]
@@ -31,6 +31,7 @@ def fork(frame: Frame, branch: Branch, size: int) -> list[Branch]:
     branch.run.emit(Forked, site, branch.path, children=tuple(child.path for child in children))
     if not children:
         return []
+    frame.forked += children
     if not branch.queued:
         hub.wait(share_session(branch, children))
         return children
@@ -96,6 +97,7 @@ def join(
         )
     site = frame.site()
     hub.wait(_wait_all(children, on_error))
+    close(frame, children)
     for child in children:
         if child.opened is not None:
             child.opened.hint(None)
@@ -124,6 +126,11 @@ def join(
         new = "".join(child.transcript.pieces[child.inherited_pieces :])
         if new:
             frame.act(parent, AddText(new))
+
+
+def close(frame: Frame, children: Sequence[Branch]) -> None:
+    """The children are no longer open: what follows is not beside them."""
+    frame.forked = [branch for branch in frame.forked if branch not in children]
 
 
 def _cancelled(child: Branch) -> bool:

@@ -13,17 +13,18 @@ import sys
 import types
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from phloem.errors import ProgramError
-from phloem.programs.effects import Effect
+from phloem.programs.effects import Effect, Search
 from phloem.programs.executor import hub
 from phloem.programs.executor.branch import Branch
-from phloem.programs.executor.deferred import Deferred
+from phloem.programs.executor.deferred import Deferred, PendingHits
 from phloem.programs.executor.perform import perform
 from phloem.programs.executor.run import Run, Site
+from phloem.retrieval.base import Hits
 
 __all__ = ["Frame", "Handle", "current", "enter", "leave", "value_frame"]
 
@@ -48,6 +49,9 @@ class Frame:
     may_defer: bool = False
     parallel: bool = False
     deferred: list[Deferred] = field(default_factory=list)
+    searches: list[Deferred] = field(default_factory=list)
+    forked: list[Branch] = field(default_factory=list)
+    """Branches that this call has split off and not joined yet."""
 
     def site(self) -> Site:
         """Where the program is: its node, and the innermost line of code that is not ours."""
@@ -65,6 +69,25 @@ class Frame:
         if self.branch.queued:
             hub.wait(self.branch.settle())
         return hub.wait(perform(self.branch, effect, site))
+
+    def search(self, effect: Search) -> Hits:
+        """Do a retrieval at once; or begin it, where others may run beside it: inside
+        `parallel()`, and while branches are open, if the compiler knows the place (so that no
+        `try` of the program's stands around it). The program goes on until it reads the hits."""
+        if not self.parallel and not (self.may_defer and self.forked):
+            return self.ask(effect)  # type: ignore[no-any-return] # a search gives hits
+        apart = replace(effect, slot=self.branch.slot())
+        deferred = Deferred(self.run.spawn(perform(self.branch, apart, self.site())))
+        self.searches.append(deferred)
+        hits = PendingHits(deferred)
+        self.branch.set(effect.name, hits)
+        return hits
+
+    def settle(self) -> None:
+        """Wait for the retrievals that were begun. Raises the first error not raised yet."""
+        for deferred in self.searches:
+            deferred.settle()
+        self.searches.clear()
 
     def act(self, branch: Branch, effect: Effect) -> Any:
         """Do an effect: at once on a trunk (its value is returned), in its lane on a child."""

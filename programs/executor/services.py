@@ -34,18 +34,20 @@ async def search(
 ) -> Hits:
     """Retrieve and keep the hits. `early` is the same search, started before its place."""
     run = branch.run
+    path = branch.path + effect.slot
     request = digest(effect.query, dict(effect.options))
     started = time.monotonic()
-    entry = run.record.take(branch.path, "retrieve", effect.name, request)
+    entry = run.record.take(path, "retrieve", effect.name, request)
     if entry is not None:
         hits = Hits.from_json(entry.outcome)
     else:
         hits = await (early if early is not None else start_search(run, effect))
         run.record.add(
-            branch.path,
+            path,
             Entry("retrieve", effect.name, request, hits.to_json(), site.node, site.line),
         )
-    branch.set(effect.name, hits)
+    if not effect.slot:  # else the variable was set when the search began, in the program's order
+        branch.set(effect.name, hits)
     run.emit(
         Retrieved,
         site,

@@ -61,7 +61,7 @@ def encode(value: Any) -> Any:
     if type(value) is dict and all(type(key) is str for key in value) and _TAG not in value:
         return {key: encode(item) for key, item in value.items()}
     for name, (kind, encoder, _) in _codecs.items():
-        if type(value) is kind:
+        if value.__class__ is kind:
             return {_TAG: name, "value": encoder(value)}
     raise JournalError(
         f"a value of type {type(value).__name__} can't be kept in a run's record",

@@ -1,7 +1,8 @@
 """Sources to chunks: whole sentences, under one heading, up to a size, with some overlap.
 
-What lives here: sentence borders and packing. What does not: files and storing. Positions are
-half-open intervals of the source's characters; a chunk's text is exactly that interval of it:
+What lives here: packing. What does not: sentence borders (`retrieval/sentences.py`), files and
+storing. Positions are half-open intervals of the source's characters; a chunk's text is exactly
+that interval of it:
 
     source    |....Heading....|S1......|S2...|S3..........|S4..|S5......|
     chunk 0                   [S1       S2    S3          )
@@ -17,28 +18,13 @@ from dataclasses import dataclass
 from phloem.errors import ConfigError
 from phloem.retrieval.base import Document
 from phloem.retrieval.ingest.sources import Section, Source
+from phloem.retrieval.sentences import Span, sentence_spans
 
-__all__ = ["CHUNK", "Chunking", "chunks_of", "sentence_spans"]
+__all__ = ["CHUNK", "Chunking", "chunks_of"]
 
 CHUNK = "chunk"
 """The key of the metadata under which a chunk says where it comes from."""
 
-Span = tuple[int, int]
-
-# Closing quotes and brackets belong to the sentence they close.
-_BORDER = re.compile(
-    r"""
-    [.!?\u2026]+ ["'\u201d\u2019)\]]* \s+           # a full stop and the like, then white space
-    | [\u3002\uff01\uff1f]+ [\u201d\u2019\u300d\u300f\uff09]* \s*   # the same in Chinese, Japanese
-    | \n\s*\n\s*                                    # a blank line
-    | \n (?= \s* (?: [-*+\u2022] | \d+[.)] ) \s )   # before an item of a list
-    """,
-    re.VERBOSE,
-)
-_ABBREVIATION = re.compile(
-    r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|No|Nos|vs|etc|cf|ca|al|Fig|Eq|Sec|Ch|Vol|pp|p|Inc|Ltd|Co"
-    r"|approx|e\.g|i\.e|z\.B|d\.h|[A-Z])\.\s*$"
-)
 _WORD_END = re.compile(r"\s+")
 
 
@@ -56,42 +42,6 @@ class Chunking:
                 f"chunks of {self.size} characters can't overlap by {self.overlap}",
                 hint="size must be 1 or more, and overlap less than size",
             )
-
-
-def sentence_spans(text: str, start: int, end: int) -> Iterator[Span]:
-    """The sentences of `text[start:end]`, without white space around them.
-
-    A sentence ends at a full stop, question or exclamation mark before white space, at a blank
-    line, and before a list item; not after common abbreviations and initials, nor where the
-    next word starts in lower case.
-    """
-    begin = start
-    for border in _BORDER.finditer(text, start, end):
-        if border.end() >= end or not _ends_sentence(text, border, begin):
-            continue
-        yield from _stripped(text, begin, border.end())
-        begin = border.end()
-    yield from _stripped(text, begin, end)
-
-
-def _ends_sentence(text: str, border: re.Match[str], begin: int) -> bool:
-    if not border[0].lstrip().startswith((".", "!", "?", "\u2026")):
-        return True
-    if "\n\n" in border[0]:
-        return True
-    if text[border.end()].islower():
-        return False
-    before = text[max(begin, border.start() - 12) : border.end()]
-    return not (border[0][0] == "." and _ABBREVIATION.search(before))
-
-
-def _stripped(text: str, start: int, end: int) -> Iterator[Span]:
-    while start < end and text[start].isspace():
-        start += 1
-    while end > start and text[end - 1].isspace():
-        end -= 1
-    if start < end:
-        yield start, end
 
 
 def chunks_of(source: Source, chunking: Chunking) -> Iterator[Document]:

@@ -13,11 +13,13 @@ from phloem.grammar.defaults import set_default_tokenizer
 from phloem.programs import registry
 
 if TYPE_CHECKING:
+    from phloem.programs.api.citations import cited as cited
     from phloem.programs.api.defaults import flush_cache as flush_cache
     from phloem.programs.api.defaults import set_default_backend as set_default_backend
     from phloem.programs.api.defaults import set_default_retriever as set_default_retriever
     from phloem.programs.api.function import Program as Program
     from phloem.programs.api.function import function as function
+    from phloem.programs.api.passages import Passages as Passages
     from phloem.programs.api.primitives import gen as gen
     from phloem.programs.api.primitives import gen_int as gen_int
     from phloem.programs.api.primitives import gen_string as gen_string
@@ -71,8 +73,10 @@ set_default_tokenizer("phloem.runtime.model.text:load_model_text")
 
 _ROLES = ["system", "user", "assistant"]
 _MODULES: dict[str, list[str]] = {
+    "programs.api.citations": ["cited"],
     "programs.api.defaults": ["flush_cache", "set_default_backend", "set_default_retriever"],
     "programs.api.function": ["Program", "function"],
+    "programs.api.passages": ["Passages"],
     "programs.api.primitives": [
         "gen", "gen_int", "gen_string", "passages", "retrieve", "select",
     ],

@@ -195,7 +195,7 @@ def test_helpers_inside_parallel_see_plain_values() -> None:
 
 def test_parallel_outside_a_program() -> None:
     """`parallel()` where it can't work says where it can."""
-    with pytest.raises(ProgramError, match="value-style"), ph.parallel():
+    with pytest.raises(ProgramError, match="inside a running program"), ph.parallel():
         pass
 
 

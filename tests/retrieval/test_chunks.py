@@ -7,9 +7,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phloem.retrieval.ingest.chunks import Chunking, chunks_of, sentence_spans
+from phloem.retrieval.ingest.chunks import Chunking, chunks_of
 from phloem.retrieval.ingest.markup import html_text, markdown_sections
 from phloem.retrieval.ingest.sources import Section, Source
+from phloem.retrieval.sentences import sentence_spans
 
 
 def sentences(text: str) -> list[str]:
