@@ -24,19 +24,30 @@ from phloem.programs.protocol import (
     SamplingParams,
     Segment,
     Session,
+    Snapshot,
     Special,
     StepResult,
     Text,
     TokenEvent,
 )
 
-__all__ = ["Item", "Job", "candidates", "count_tokens", "spelled"]
+__all__ = ["Item", "Job", "Prompt", "Tokens", "candidates", "count_tokens", "spelled"]
 
 LONG = 20_000
 """Characters; longer prompts are counted on a thread, so that megabytes hold nobody up."""
 
 Item: TypeAlias = tuple[int, TokenEvent | StepResult]
 """The candidate's number and what happened to it; a candidate ends with its `StepResult`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A prompt that is given as the ids of its tokens."""
+
+    ids: tuple[int, ...]
+
+
+Prompt: TypeAlias = tuple[Segment, ...] | Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +58,14 @@ class Job:
     instant.
     """
 
-    prompts: tuple[tuple[Segment, ...], ...]
+    prompts: tuple[Prompt, ...]
     params: SamplingParams
     max_tokens: int | None
     n: int = 1
     constraint: Constraint | None = None
     namespace: str = ""
     deadline: float | None = None
+    priority: int = 0
 
 
 async def candidates(backend: Backend, job: Job) -> AsyncGenerator[Item, None]:
@@ -67,11 +79,8 @@ async def candidates(backend: Backend, job: Job) -> AsyncGenerator[Item, None]:
     streams = []
     try:
         for prompt, room in zip(job.prompts, rooms, strict=True):
-            session = await backend.open(
-                f"http-{uuid.uuid4().hex[:12]}", namespace=job.namespace, deadline=job.deadline
-            )
+            session = await _open(backend, job, prompt)
             sessions.append(session)
-            session.append(prompt)
             branches = [session]
             if job.n > 1:
                 branches = await session.fork(job.n)
@@ -86,8 +95,23 @@ async def candidates(backend: Backend, job: Job) -> AsyncGenerator[Item, None]:
             await session.close()
 
 
-def count_tokens(backend: Backend, prompt: Sequence[Segment]) -> int:
+async def _open(backend: Backend, job: Job, prompt: Prompt) -> Session:
+    name = f"http-{uuid.uuid4().hex[:12]}"
+    if isinstance(prompt, Tokens):
+        fingerprint = backend.capabilities.fingerprint
+        snapshot = Snapshot(fingerprint, prompt.ids, namespace=job.namespace)
+        return await backend.restore(snapshot, name, deadline=job.deadline, priority=job.priority)
+    session = await backend.open(
+        name, namespace=job.namespace, deadline=job.deadline, priority=job.priority
+    )
+    session.append(prompt)
+    return session
+
+
+def count_tokens(backend: Backend, prompt: Prompt) -> int:
     """How many tokens the prompt is; adjacent texts count as one."""
+    if isinstance(prompt, Tokens):
+        return len(prompt.ids)
     total = 0
     text = ""
     for segment in prompt:
@@ -100,15 +124,17 @@ def count_tokens(backend: Backend, prompt: Sequence[Segment]) -> int:
     return total + (backend.count(text) if text else 0)
 
 
-def spelled(prompt: Sequence[Segment]) -> str:
+def spelled(prompt: Prompt) -> str:
     """The prompt as one text, special tokens by their spelling; for the log, where asked."""
+    if isinstance(prompt, Tokens):
+        return str(list(prompt.ids))
     return "".join(part.text if isinstance(part, Text) else part.token for part in prompt)
 
 
-async def _room(backend: Backend, prompt: Sequence[Segment], max_tokens: int | None) -> int:
+async def _room(backend: Backend, prompt: Prompt, max_tokens: int | None) -> int:
     """The output tokens to ask for."""
     limit = backend.capabilities.max_context
-    if sum(len(part.text) for part in prompt if isinstance(part, Text)) > LONG:
+    if _characters(prompt) > LONG:
         length = await asyncio.to_thread(count_tokens, backend, prompt)
     else:
         length = count_tokens(backend, prompt)
@@ -127,6 +153,12 @@ async def _room(backend: Backend, prompt: Sequence[Segment], max_tokens: int | N
         max_tokens=max_tokens or 1,
         limit=limit,
     )
+
+
+def _characters(prompt: Prompt) -> int:
+    if isinstance(prompt, Tokens):
+        return 0
+    return sum(len(part.text) for part in prompt if isinstance(part, Text))
 
 
 async def _merge(

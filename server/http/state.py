@@ -6,7 +6,7 @@ endpoints get it by. What does not: state of a single request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends
@@ -18,6 +18,7 @@ from phloem.retrieval.base import Query, Retriever
 from phloem.runtime.engine.stats import Stats
 from phloem.runtime.metrics import Counting
 from phloem.server.http import bridge
+from phloem.server.http.aborts import Aborts
 from phloem.server.http.admission import Gate
 from phloem.server.http.engine import Engine
 from phloem.server.http.keys import Keys
@@ -42,6 +43,7 @@ class ServerState:
     metrics: Metrics
     keys: Keys
     rate: RateLimit
+    aborts: Aborts = field(default_factory=Aborts)
 
     async def check_index(self) -> None:
         """Raise the `RetrievalError` of an index that is set but can't be searched."""

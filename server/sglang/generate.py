@@ -8,16 +8,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from phloem.errors import ConfigError
-from phloem.programs.protocol import Backend, StepResult, Text, TokenEvent, TokenLogprob
+from phloem.programs.protocol import (
+    Backend,
+    ScoredChoice,
+    StepResult,
+    Text,
+    TokenEvent,
+    TokenLogprob,
+    Usage,
+)
 from phloem.server.generation.job import Job
 from phloem.server.generation.run import admitted, collect, generate
+from phloem.server.http.aborts import Aborted
 from phloem.server.http.body import StrictRoute
 from phloem.server.http.disconnect import while_connected
 from phloem.server.http.replies import ERRORS, json_reply
@@ -25,7 +34,7 @@ from phloem.server.http.sse import EventStream, event
 from phloem.server.http.state import ServerState, State
 from phloem.server.openai.common_reply import DONE, error_events, finish, new_id
 from phloem.server.sglang.models import FinishReason, GenerateReply, GenerateRequest, MetaInfo
-from phloem.server.sglang.scoring import score_texts
+from phloem.server.sglang.scoring import score_rows, score_texts
 
 __all__ = ["router"]
 
@@ -39,48 +48,77 @@ router = APIRouter(route_class=StrictRoute, tags=["sglang"], responses=ERRORS)
 )
 async def generate_endpoint(body: GenerateRequest, request: Request, state: State) -> Response:
     """Go on from a text, as SGLang's endpoint of this name does."""
-    backend = state.engine.backend
-    if body.scores_only:
-        work = admitted(state, "generate", _score(backend, body), request.state.arrived)
-        return _whole(body, await while_connected(request, work))
-    job = await asyncio.to_thread(_job, state, request, body)
-    if body.stream:
+    if body.stream and not body.scores_only:
+        job = await asyncio.to_thread(_job, state, request, body)
         return EventStream(_events(state, request, body, job), state.settings, error_events)
-    results = await while_connected(request, collect(state, "generate", job, request.state.arrived))
-    return _whole(body, [_reply(one, body) for one in results.values()])
-
-
-def _whole(body: GenerateRequest, replies: Sequence[GenerateReply]) -> Response:
-    """A list exactly where the request asks for more than one."""
+    work = state.aborts.run(_caller(request), body.rids, _replies(state, request, body))
+    try:
+        replies = await while_connected(request, work)
+    except Aborted as error:
+        replies = [_aborted(error)] * len(body.prompts) * body.sampling_params.n
     data = [reply.model_dump(exclude_none=True) for reply in replies]
-    single = isinstance(body.text, str) and body.sampling_params.n == 1
-    return json_reply(200, data[0] if single else data)
+    return json_reply(200, data[0] if body.single else data)
+
+
+async def _replies(
+    state: ServerState, request: Request, body: GenerateRequest
+) -> list[GenerateReply]:
+    arrived = request.state.arrived
+    if body.scores_only:
+        scoring = _score(state.engine.backend, body, _namespace(state, request, body))
+        return await admitted(state, "generate", scoring, arrived)
+    job = await asyncio.to_thread(_job, state, request, body)
+    results = await collect(state, "generate", job, arrived)
+    return [_reply(one, body) for one in results.values()]
+
+
+def _caller(request: Request) -> str:
+    return request.state.caller or ""
+
+
+def _namespace(state: ServerState, request: Request, body: GenerateRequest) -> str:
+    """The caller's own namespace, divided by the keys it gives."""
+    caller, key = state.namespace(request), body.cache_key
+    return f"{caller}\0{key}" if key else caller
 
 
 def _job(state: ServerState, request: Request, body: GenerateRequest) -> Job:
     params = body.sampling_params
-    if params.n * len(body.texts) > state.settings.max_n:
+    prompts = tuple(body.prompts)
+    if params.n * len(prompts) > state.settings.max_n:
         raise ConfigError(
-            f"{params.n * len(body.texts)} outputs are more than {state.settings.max_n}",
+            f"{params.n * len(prompts)} outputs are more than {state.settings.max_n}",
             param="sampling_params.n" if params.n > 1 else "text",
         )
     return Job(
-        prompts=tuple((Text(text),) for text in body.texts),
+        prompts=prompts,
         params=params.params(body.top_logprobs_num if body.return_logprob else None),
         max_tokens=params.max_new_tokens,
         n=params.n,
         constraint=params.constraint(state.analyser),
-        namespace=state.namespace(request),
+        namespace=_namespace(state, request, body),
+        priority=body.priority or 0,
     )
 
 
-async def _score(backend: Backend, body: GenerateRequest) -> list[GenerateReply]:
+async def _score(backend: Backend, body: GenerateRequest, namespace: str) -> list[GenerateReply]:
     """Prefill only: no output, but the prompt's log-probabilities where asked."""
+    if body.rows:
+        starts = body.starts if body.return_logprob else [len(row) - 1 for row in body.rows]
+        scored = await score_rows(backend, body.rows, starts, namespace)
+        return [
+            _scored(body, row[at], *one)
+            for row, at, one in zip(body.rows, starts, scored, strict=True)
+        ]
     if not body.return_logprob:
-        counts = [await backend.prefill([Text(text)]) for text in body.texts]
+        counts = [await backend.prefill([Text(text)], namespace=namespace) for text in body.texts]
         return [_prefilled(count) for count in counts]
+    if body.top_logprobs_num:
+        raise ConfigError("texts are scored without alternatives", param="top_logprobs_num")
+    if isinstance(body.logprob_start_len, list):
+        raise ConfigError("give one position for all texts", param="logprob_start_len")
     replies = []
-    for tokens, logprobs in await score_texts(backend, body.texts):
+    for tokens, logprobs in await score_texts(backend, body.texts, namespace):
         reply = _prefilled(len(tokens))
         start = max(0, body.logprob_start_len or 0)
         pairs = zip(logprobs[start:], tokens[start:], strict=True)
@@ -90,19 +128,42 @@ async def _score(backend: Backend, body: GenerateRequest) -> list[GenerateReply]
     return replies
 
 
-def _prefilled(count: int) -> GenerateReply:
-    meta = MetaInfo(
-        id=new_id("gen"), finish_reason=FinishReason(type="length", length=0),
-        prompt_tokens=count, completion_tokens=0, cached_tokens=0,
-    )  # fmt: skip
+def _scored(body: GenerateRequest, first: int, choice: ScoredChoice, usage: Usage) -> GenerateReply:
+    """`first` is the token before the scored ones; it has no value, as in SGLang."""
+    reply = _prefilled(usage.prompt + len(choice.tokens), min(usage.reused, usage.prompt))
+    if not body.return_logprob:
+        return reply
+    if body.top_logprobs_num > 1:
+        raise ConfigError("one alternative is known for prompts", param="top_logprobs_num")
+    pairs = zip(choice.logprobs, choice.tokens, strict=True)
+    listed = [[None, first, None], *([logprob, token, None] for logprob, token in pairs)]
+    reply.meta_info.input_token_logprobs = listed
+    reply.meta_info.output_token_logprobs = []
+    if body.top_logprobs_num:
+        best = [[[logprob, token, None]] for token, logprob in choice.best]
+        reply.meta_info.input_top_logprobs = [None, *best]
+    return reply
+
+
+def _prefilled(count: int, cached: int = 0) -> GenerateReply:
+    reason = FinishReason(type="length", length=0)
+    meta = _meta(reason, prompt_tokens=count, cached_tokens=cached)
     return GenerateReply(text="", output_ids=[], meta_info=meta)
+
+
+def _aborted(error: Aborted) -> GenerateReply:
+    reason = FinishReason(type="abort", message=error.message)
+    return GenerateReply(text="", output_ids=[], meta_info=_meta(reason))
+
+
+def _meta(reason: FinishReason | None, **counts: int) -> MetaInfo:
+    return MetaInfo(id=new_id("gen"), finish_reason=reason, **counts)
 
 
 def _reply(result: StepResult, body: GenerateRequest) -> GenerateReply:
     reason = finish(result)
-    meta = MetaInfo(
-        id=new_id("gen"),
-        finish_reason=FinishReason(
+    meta = _meta(
+        FinishReason(
             type=reason,
             matched=result.stop,
             length=len(result.tokens) if reason == "length" else None,
@@ -132,25 +193,24 @@ async def _events(
     """Each event repeats the output so far, as SGLang's do; the last has the reason."""
     texts: dict[int, str] = {}
     tokens: dict[int, list[int]] = {}
-    ident = new_id("gen")
 
     def so_far(index: int, piece: TokenEvent) -> GenerateReply:
         texts[index] = texts.get(index, "") + piece.text
         tokens.setdefault(index, []).extend(piece.tokens)
-        meta = MetaInfo(
-            id=ident, finish_reason=None, prompt_tokens=0,
-            completion_tokens=len(tokens[index]), cached_tokens=0,
-        )  # fmt: skip
+        meta = _meta(None, completion_tokens=len(tokens[index]))
         return GenerateReply(text=texts[index], output_ids=tokens[index], meta_info=meta)
 
-    async with contextlib.aclosing(
-        generate(state, "generate", job, request.state.arrived)
-    ) as items:
-        async for index, item in items:
-            whole = isinstance(item, StepResult)
-            reply = _reply(item, body) if isinstance(item, StepResult) else so_far(index, item)
-            data = reply.model_dump(exclude_none=whole)
-            if len(job.prompts) * job.n > 1:
-                data["index"] = index
-            yield event(json.dumps(data))
+    work = generate(state, "generate", job, request.state.arrived)
+    items = state.aborts.stream(_caller(request), body.rids, work) if body.rids else work
+    async with contextlib.aclosing(work), contextlib.aclosing(items):
+        try:
+            async for index, item in items:
+                whole = isinstance(item, StepResult)
+                reply = _reply(item, body) if isinstance(item, StepResult) else so_far(index, item)
+                data = reply.model_dump(exclude_none=whole)
+                if len(job.prompts) * job.n > 1:
+                    data["index"] = index
+                yield event(json.dumps(data))
+        except Aborted as error:
+            yield event(json.dumps(_aborted(error).model_dump(exclude_none=True)))
     yield DONE

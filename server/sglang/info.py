@@ -1,4 +1,4 @@
-"""GET /get_model_info, /flush_cache and /health_generate.
+"""GET /get_model_info, /get_server_info, /flush_cache, /health_generate; POST /abort_request.
 
 What lives here: SGLang's small endpoints as its clients use them. What does not: /health, which
 is phloem's own and which they use too.
@@ -6,10 +6,11 @@ is phloem's own and which they use too.
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -20,6 +21,7 @@ from phloem.server.http import bridge
 from phloem.server.http.disconnect import while_connected
 from phloem.server.http.replies import ERRORS, RequestError
 from phloem.server.http.state import State
+from phloem.server.openai.fields import Flag
 
 __all__ = ["router"]
 
@@ -40,6 +42,28 @@ class ModelInfo(BaseModel):
     fingerprint: str
 
 
+class ServerInfo(BaseModel):
+    """What phloem's SGLang backend reads of a server, by SGLang's names. `product` tells phloem."""
+
+    product: str = "phloem"
+    version: str
+    max_req_input_len: int
+    grammar_backend: str = "llguidance"
+    enable_deterministic_inference: bool
+    enable_priority_scheduling: bool = True
+    incremental_streaming_output: bool = False
+
+
+class AbortRequest(BaseModel):
+    """Which requests to end."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rid: str = ""
+    abort_all: Flag = False
+
+
+@router.get("/model_info", include_in_schema=False)
 @router.get("/get_model_info")
 async def get_model_info(state: State) -> ModelInfo:
     """The model that is loaded."""
@@ -50,6 +74,28 @@ async def get_model_info(state: State) -> ModelInfo:
         max_context=has.max_context,
         fingerprint=has.fingerprint,
     )
+
+
+@router.get("/server_info", include_in_schema=False)
+@router.get("/get_server_info")
+async def get_server_info(state: State) -> ServerInfo:
+    """What the server can do."""
+    has = state.engine.backend.capabilities
+    return ServerInfo(
+        version=version("phloem"),
+        max_req_input_len=has.max_context,
+        enable_deterministic_inference=has.seed,
+    )
+
+
+@router.post("/abort_request", status_code=200)
+async def abort_request(body: AbortRequest, request: Request, state: State) -> None:
+    """End the caller's requests with this `rid`, or all that have one; none is no error."""
+    caller = request.state.caller or ""
+    if body.abort_all:
+        state.aborts.abort_all(caller)
+    else:
+        state.aborts.abort(caller, body.rid)
 
 
 @router.post("/flush_cache", response_class=PlainTextResponse, responses=_TEXT)

@@ -10,14 +10,20 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
 
-from phloem.errors import ConstraintError
+from phloem.errors import ConfigError, ConstraintError
 from phloem.grammar.spec import Analyser, Constraint
-from phloem.programs.protocol import SamplingParams
+from phloem.programs.protocol import SamplingParams, Text
+from phloem.server.generation.job import Prompt, Tokens
 from phloem.server.openai.fields import Count, Flag, Number, TokenId, wrong
 
 __all__ = ["GenerateReply", "GenerateRequest", "MetaInfo", "Sampling"]
 
 Texts = list[Annotated[str, Field(min_length=1)]]
+Ids = Annotated[list[TokenId], Field(min_length=1)]
+Start = Annotated[int, Strict(), Field(ge=-1, le=2**31 - 1)]
+_ARGUMENTS: dict[str, Literal["regex", "schema", "lark"]] = {
+    "regex": "regex", "json_schema": "schema", "ebnf": "lark"
+}  # fmt: skip
 
 
 class Sampling(BaseModel):
@@ -42,14 +48,20 @@ class Sampling(BaseModel):
     sampling_seed: TokenId | None = None
     regex: str | None = None
     json_schema: str | None = None
+    ebnf: str | None = None
+    """A Lark grammar, as SGLang takes it with its llguidance backend."""
     skip_special_tokens: Flag = True
     spaces_between_special_tokens: Flag = True
 
     @model_validator(mode="after")
     def _one_constraint(self) -> Self:
-        if self.regex is not None and self.json_schema is not None:
-            raise wrong("regex", "regex and json_schema exclude each other")
+        if len(self._constraints()) > 1:
+            raise wrong("regex", "regex, json_schema and ebnf exclude each other")
         return self
+
+    def _constraints(self) -> dict[str, str]:
+        named = {"regex": self.regex, "json_schema": self.json_schema, "ebnf": self.ebnf}
+        return {name: source for name, source in named.items() if source is not None}
 
     def params(self, logprobs: int | None) -> SamplingParams:
         """The same for the engine; `max_new_tokens` is decided by the job."""
@@ -72,15 +84,13 @@ class Sampling(BaseModel):
 
     def constraint(self, analyser: Analyser) -> Constraint | None:
         """The constraint. Raises `ConstraintError`, its `param` the field at fault."""
-        param = "regex" if self.regex is not None else "json_schema"
-        try:
-            if self.regex is not None:
-                return analyser.build(regex=self.regex, finish="free")
-            if self.json_schema is not None:
-                return analyser.build(schema=self.json_schema, finish="free")
-        except ConstraintError as error:
-            error.details["param"] = f"sampling_params.{param}"
-            raise
+        for name, source in self._constraints().items():
+            given = {_ARGUMENTS[name]: source}
+            try:
+                return analyser.build(**given, finish="free")
+            except ConstraintError as error:
+                error.details["param"] = f"sampling_params.{name}"
+                raise
         return None
 
 
@@ -89,23 +99,77 @@ def _texts(value: str | list[str] | None) -> tuple[str, ...]:
 
 
 class GenerateRequest(BaseModel):
-    """The body: one text or several, all with the same sampling."""
+    """The body: one prompt or several, as text or token ids, all with the same sampling."""
 
     model_config = ConfigDict(extra="forbid")
 
-    text: Annotated[str, Field(min_length=1)] | Annotated[Texts, Field(min_length=1)]
+    text: Annotated[str, Field(min_length=1)] | Annotated[Texts, Field(min_length=1)] | None = None
+    input_ids: Ids | Annotated[list[Ids], Field(min_length=1)] | None = None
     sampling_params: Sampling = Sampling()
     return_logprob: Flag = False
-    logprob_start_len: Annotated[int, Strict(), Field(ge=-1, le=2**31 - 1)] | None = None
+    logprob_start_len: Start | list[Start] | None = None
     top_logprobs_num: Annotated[int, Strict(), Field(ge=0, le=20)] = 0
     return_text_in_logprobs: Flag = False
     stream: Flag = False
-    rid: str | None = None
+    rid: str | list[str] | None = None
+    extra_key: str | list[str] | None = None
+    cache_salt: str | list[str] | None = None
+    priority: Annotated[int, Strict(), Field(ge=-(2**31), le=2**31 - 1)] | None = None
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> Self:
+        if (self.text is None) == (self.input_ids is None):
+            raise wrong("text", "give either text or input_ids")
+        return self
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """The prompts."""
+        if self.input_ids is not None:
+            return [Tokens(tuple(row)) for row in self.rows]
+        return [(Text(text),) for text in self.texts]
 
     @property
     def texts(self) -> list[str]:
-        """The prompts."""
-        return [self.text] if isinstance(self.text, str) else self.text
+        """The prompts that are texts."""
+        return [self.text] if isinstance(self.text, str) else self.text or []
+
+    @property
+    def rows(self) -> list[list[int]]:
+        """The prompts that are ids."""
+        ids: Any = self.input_ids or []
+        return [ids] if ids and isinstance(ids[0], int) else ids
+
+    @property
+    def single(self) -> bool:
+        """Whether the reply is one object and no list."""
+        alone = isinstance(self.text, str) or bool(self.rows and self.rows[0] is self.input_ids)
+        return alone and self.sampling_params.n == 1
+
+    @property
+    def starts(self) -> list[int]:
+        """Per row, the first token whose log-probability is asked for. Raises `ConfigError`."""
+        given = self.logprob_start_len
+        listed = given if isinstance(given, list) else [-1 if given is None else given]
+        listed = listed * len(self.rows) if len(listed) == 1 else listed
+        if len(listed) != len(self.rows):
+            raise ConfigError(
+                f"{len(listed)} positions for {len(self.rows)} prompts", param="logprob_start_len"
+            )
+        if any(start >= len(row) for start, row in zip(listed, self.rows, strict=True)):
+            raise ConfigError("a position lies behind its prompt", param="logprob_start_len")
+        return [len(row) - 1 if at < 0 else at for at, row in zip(listed, self.rows, strict=True)]
+
+    @property
+    def rids(self) -> list[str]:
+        """The ids that the request can be aborted by."""
+        return self.rid if isinstance(self.rid, list) else [self.rid] if self.rid else []
+
+    @property
+    def cache_key(self) -> str:
+        """What keeps this request's KV from that of others. Raises `ConfigError`."""
+        parts = [_only(name, getattr(self, name)) for name in ("extra_key", "cache_salt")]
+        return "\0".join(parts) if any(parts) else ""
 
     @property
     def scores_only(self) -> bool:
@@ -113,12 +177,22 @@ class GenerateRequest(BaseModel):
         return self.sampling_params.max_new_tokens == 0
 
 
-class FinishReason(BaseModel):
-    """How it ended; `matched` is the stop text."""
+def _only(name: str, value: str | list[str] | None) -> str:
+    listed = {value or ""} if not isinstance(value, list) else set(value) or {""}
+    if len(listed) > 1:
+        raise ConfigError(
+            f"{name} differs between the prompts", hint="send a request for each key", param=name
+        )
+    return listed.pop()
 
-    type: Literal["stop", "length"]
+
+class FinishReason(BaseModel):
+    """How it ended; `matched` is the stop text, `message` why it was aborted."""
+
+    type: Literal["stop", "length", "abort"]
     matched: str | None = None
     length: int | None = None
+    message: str | None = None
 
 
 class MetaInfo(BaseModel):
@@ -126,10 +200,11 @@ class MetaInfo(BaseModel):
 
     id: str
     finish_reason: FinishReason | None
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
     input_token_logprobs: list[list[Any]] | None = None
+    input_top_logprobs: list[list[list[Any]] | None] | None = None
     output_token_logprobs: list[list[Any]] | None = None
     output_top_logprobs: list[list[list[Any]]] | None = None
 

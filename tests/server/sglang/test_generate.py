@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from phloem.programs.testing import ScriptedBackend
+from phloem.runtime.model.tiny import tiny_model
 from tests.server.harness import Running, serving
 
 
@@ -126,3 +127,90 @@ def test_the_cache_is_not_flushed_under_running_requests() -> None:
 def test_health_is_told(server: Running, path: str) -> None:
     """Both probes answer 200 on a server that works."""
     assert server.client.get(path).status_code == 200
+
+
+def ids(server: Running, rows: Any, **body: Any) -> httpx.Response:
+    sampling = {"max_new_tokens": 8, "temperature": 0, **body.pop("sampling_params", {})}
+    asked = {"input_ids": rows, "sampling_params": sampling, **body}
+    return server.client.post("/generate", json=asked)
+
+
+def test_ids_are_prompts_too(server: Running) -> None:
+    """input_ids give what the same tokens as text give; ids the model lacks are refused."""
+    text = generate(server, "Hello").json()
+    tokens = tiny_model().tokenizer.encode("Hello")
+    assert ids(server, tokens).json()["output_ids"] == text["output_ids"]
+    assert [one["output_ids"] for one in ids(server, [tokens, tokens]).json()] == [
+        text["output_ids"]
+    ] * 2
+    for body in ({"text": "a", "input_ids": [1]}, {}, {"input_ids": [10**6]}, {"input_ids": []}):
+        reply = server.client.post("/generate", json=body)
+        assert (reply.status_code, "error" in reply.json()) == (400, True)
+
+
+def test_rows_of_ids_are_scored_from_their_starts(server: Running) -> None:
+    """The token at the start has no value; the rest agree with whole-row scores; the best token
+    of each place is there where asked."""
+    row = tiny_model().tokenizer.encode("A longer row of ids to score")
+    none = {"max_new_tokens": 0}
+    one, other = ids(
+        server, [row, row], sampling_params=none, return_logprob=True,
+        logprob_start_len=[0, len(row) - 3], top_logprobs_num=1,
+    ).json()  # fmt: skip
+    whole, tail = (each["meta_info"]["input_token_logprobs"] for each in (one, other))
+    assert [triple[1] for triple in whole] == row
+    assert whole[0][0] is None
+    assert [t[0] for t in tail[1:]] == pytest.approx([t[0] for t in whole[-2:]], abs=1e-5)
+    tops = one["meta_info"]["input_top_logprobs"]
+    assert tops[0] is None
+    assert all(top[0][0] >= triple[0] for top, triple in zip(tops[1:], whole[1:], strict=True))
+    assert ids(server, row, sampling_params=none, return_logprob=True,
+               logprob_start_len=len(row)).status_code == 400  # fmt: skip
+
+
+def test_keys_keep_caches_apart(server: Running) -> None:
+    """The same ids are reused under the same extra_key and cache_salt only."""
+    row = tiny_model().tokenizer.encode("What is cached under a key is not found under another")
+    cached = [
+        ids(server, row, **keys).json()["meta_info"]["cached_tokens"] > 0
+        for keys in (
+            {"extra_key": "a"}, {"extra_key": "a"}, {"extra_key": "b"}, {"cache_salt": "a"}, {},
+        )
+    ]  # fmt: skip
+    assert cached == [False, True, False, False, False]
+    assert ids(server, [row, row], extra_key=["a", "b"]).status_code == 400
+
+
+def test_a_request_ends_when_its_rid_is_aborted(server: Running) -> None:
+    """/abort_request ends a stream with the reason "abort", and its slot is free; a stranger's
+    rid is no error."""
+    row = tiny_model().tokenizer.encode("On and on")
+    sampling = {"max_new_tokens": 3000, "temperature": 0, "ignore_eos": True}
+    body = {"input_ids": row, "sampling_params": sampling, "stream": True, "rid": "mine"}
+    with server.client.stream("POST", "/generate", json=body) as reply:
+        lines = reply.iter_lines()
+        next(lines)
+        assert server.client.post("/abort_request", json={"rid": "other"}).status_code == 200
+        assert server.client.post("/abort_request", json={"rid": "mine"}).status_code == 200
+        events = [line for line in lines if line.startswith("data: ")]
+    assert events[-1] == "data: [DONE]"
+    last = json.loads(events[-2][6:])
+    assert last["meta_info"]["finish_reason"]["type"] == "abort"
+    server.wait_idle()
+
+
+def test_server_info_says_what_is_served(server: Running) -> None:
+    """GET /get_server_info has the names that phloem's own SGLang backend reads."""
+    info = server.client.get("/get_server_info").json()
+    assert info["product"] == "phloem"
+    assert info["max_req_input_len"] == 4096
+    assert info == server.client.get("/server_info").json()
+
+
+def test_a_lark_grammar_is_taken_as_ebnf(server: Running) -> None:
+    """`ebnf` is a Lark grammar; two constraints at once are refused."""
+    grammar = 'start: "ab" "c"+ "d"'
+    text = generate(server, "x", sampling_params={"ebnf": grammar, "max_new_tokens": 60})
+    assert set(text.json()["text"]) <= set("abcd")
+    both = generate(server, "x", sampling_params={"ebnf": grammar, "regex": "a"})
+    assert both.status_code == 400
