@@ -22,7 +22,7 @@ from phloem.runtime.engine.messages import Computed, Deliver, Failed
 from phloem.runtime.engine.noise import Noise
 from phloem.runtime.engine.params import make_output_text
 from phloem.runtime.engine.prefix import Prefix
-from phloem.runtime.engine.radix_cache import Interest
+from phloem.runtime.engine.forecast import Interest
 from phloem.runtime.engine.scoring import Scoring
 from phloem.runtime.engine.sequence import Sequence as TokenSequence
 from phloem.runtime.engine.state import EngineConfig

@@ -68,9 +68,9 @@ def admit(state: EngineState) -> list[Job]:
 def _start(state: EngineState, job: Job) -> None:
     state.waiting.serve(job)
     state.running.append(job)
-    state.kv.attach(job.seq)
+    found = state.kv.attach(job.seq)
     job.interest.queued = False
-    state.cache.settle(job.interest, None)
+    state.cache.begin(job.interest, found, job.seq.tokens)
     if job.clock.started is None:
         job.clock.started = time.monotonic()
         state.stats.queue_s.observe(job.clock.started - job.clock.arrived)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from phloem.runtime.engine.radix_tree import Node
 from phloem.runtime.engine.state import EngineState
 
 __all__ = ["audit"]
@@ -15,7 +16,8 @@ __all__ = ["audit"]
 def audit(state: EngineState) -> None:
     """Raises `AssertionError`, naming the breach, unless
 
-    * free + cached + used = pages, each counted anew;
+    * free + cached + used = pages, each counted anew, and so on the host;
+    * every node is on the device or on the host, and below one on the host all are;
     * every holder of a page is a running sequence or a pin, and every cached page one node;
     * only full pages have children, children are in order, and no two have equal tokens;
     * a sequence's published pages are the nodes of its tokens;
@@ -32,7 +34,7 @@ def audit(state: EngineState) -> None:
     assert holders == dict(held), f"holders {holders}, counted {dict(held)}"
 
     nodes = [node for _, node in state.cache.nodes()]
-    cached = [node.page for node in nodes]
+    cached = [node.page for node in nodes if node.on_device]
     marked = {page for page, mark in enumerate(state.pool.in_cache) if mark}
     assert len(set(cached)) == len(cached), "a page has two nodes"
     assert set(cached) == marked, "pages marked as cached are not those in the trees"
@@ -43,6 +45,10 @@ def audit(state: EngineState) -> None:
         assert node.keys == sorted(set(node.keys)), "children out of order, or twice"
         assert all(i.node is node for i in node.interests), "an interest at a wrong node"
         assert all(child.parent is node for child in node.children), "a wrong parent"
+        on_device = sum(child.on_device for child in node.children)
+        assert node.resident == on_device, "the count of children on the device is wrong"
+        assert node.on_device or not on_device, "a page on the device below one on the host"
+    _audit_host(state, nodes)
 
     free = state.pool.free_pages()
     assert len(free) == state.pool.free, "a free page is listed twice"
@@ -64,3 +70,18 @@ def audit(state: EngineState) -> None:
             block = tuple(seq.tokens[at * size : (at + 1) * size])
             assert above.tokens == block, "a published page holds other tokens"
             above = above.parent
+
+
+def _audit_host(state: EngineState, nodes: list[Node]) -> None:
+    """Every page of the host is free or has one node, which is nowhere else."""
+    away = [node.host for node in nodes if not node.on_device]
+    assert all(node.host == -1 for node in nodes if node.on_device), "a node on both tiers"
+    tier = state.cache.tier
+    if tier is None:
+        assert not away, "a node on the host, and there is none"
+        return
+    free = tier.free_pages()
+    assert len(free) == tier.free, "a free host page is listed twice"
+    assert len(set(away)) == len(away), "a host page has two nodes"
+    assert not free & set(away), "a free host page has a node"
+    assert free | set(away) == set(range(tier.pages)), "a host page is lost"

@@ -17,12 +17,12 @@ import numpy as np
 from phloem.programs.protocol import FinishReason, SamplingParams, TokenEvent, TokenLogprob, Usage
 from phloem.runtime.engine.constrained import Constrained
 from phloem.runtime.engine.drafts import Drafter
+from phloem.runtime.engine.forecast import Interest
 from phloem.runtime.engine.healing import Border
 from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.messages import Deliver, Generated, Progress
 from phloem.runtime.engine.noise import Noise
 from phloem.runtime.engine.output_text import OutputText, Piece
-from phloem.runtime.engine.radix_cache import Interest
 from phloem.runtime.engine.sampler import Draw
 from phloem.runtime.engine.sequence import Sequence
 from phloem.runtime.engine.vocabulary import Vocabulary

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from phloem.programs.protocol import Timing, Usage
+from phloem.runtime.engine.forecast import Interest
 from phloem.runtime.engine.messages import Deliver
-from phloem.runtime.engine.radix_cache import Interest
 from phloem.runtime.engine.sequence import Sequence
 
 __all__ = ["Clock", "Job"]

@@ -1,158 +1,103 @@
 """The prefix cache: a tree over the tokens of every sequence whose KV is still there.
 
-What lives here: `Node`, `Interest`, `Match` and `RadixCache` with its eviction. What does not: how
-a running sequence uses it (`sequence_kv.py`) and the counting of pages (`kv_pool.py`).
-
-A node is one page: an edge of 1 to `page_size` tokens. Only a full page has children, so a page
-always holds the tokens of one aligned block of positions and is never split. Siblings may share
-their first tokens (they diverge inside the page); a match takes the sibling with the longest
-common prefix and its user copies that part of the page: sharing is exact to the token whatever
-the page size. Children are kept sorted by their tokens, because the sibling with the longest
-common prefix is then a neighbour of where the tokens sought would stand.
+What lives here: `RadixCache`: what enters, what is given up, and what comes back from the host.
+What does not: the nodes (`radix_tree.py`), when KV is used next (`forecast.py`), how a running
+sequence uses the cache (`sequence_kv.py`) and the counting of pages (`kv_pool.py`).
 
 A page with a holder is locked. Whoever holds a page holds all pages above it too, so unlocked
 nodes are closed downwards and eviction takes unlocked leaves. A session that waits locks
 nothing; it leaves an `Interest` at the last page of its tokens, which moves up as pages are
-evicted. The leaf that is worth least goes first: its cost to recompute times the chance that it
-is used again, as the interests tell it. Pages in which nobody has an interest are worth
-nothing; of equal worth, the least recently used goes first.
-(A radix tree of token blocks, after the prefix caches of SGLang, Zheng et al. 2024, and vLLM.)
+evicted. The leaf that is worth least goes first: the one with the longest time until its next
+use, over the chance that this comes and the page's cost to recompute. Of leaves that nothing
+speaks for, the least recently used goes first. What speaks for a leaf are the sessions that stand
+there, by what their program hints and by what was learned at their place in it, and the new
+sessions that came by so far.
+(A radix tree of token blocks, after the prefix caches of SGLang, Zheng et al. 2024, and vLLM;
+eviction by Belady's rule, 1966, on expected times.)
+
+With a host tier, what the device gives up goes there and stays in the tree. A node is on one of
+the two; below a node on the host all are. From the host the same order takes leaves.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 
+from phloem.runtime.engine.eviction import EvictionOrder
+from phloem.runtime.engine.forecast import Forecast, Interest
+from phloem.runtime.engine.host_tier import HostTier
 from phloem.runtime.engine.kv_pool import KVPool
-from phloem.runtime.engine.tokens import common_prefix
+from phloem.runtime.engine.radix_tree import Match, Node, Rank, Tokens
 
-__all__ = ["Interest", "Match", "Node", "RadixCache"]
-
-Tokens = tuple[int, ...]
+__all__ = ["RadixCache"]
 
 _LONG = 4096
 """Position at which a row costs about twice as much as at the start, because of attention."""
 
 
-class Interest:
-    """What is known of the next use that a session has for its KV.
-
-    `next_use` is the number of steps until then (None: not known, or never), `queued` is set while
-    a step of the session waits already. `node` is where the session's tokens end in the cache.
-    """
-
-    __slots__ = ("next_use", "node", "queued")
-
-    def __init__(self) -> None:
-        self.next_use: int | None = None
-        self.queued = False
-        self.node: Node | None = None
-
-    @property
-    def chance(self) -> float:
-        """From 0 to 1, falling with the steps in between: in each one a run may end."""
-        if self.queued:
-            return 1.0
-        return 0.0 if self.next_use is None else 1.0 / (1 + self.next_use)
-
-
-class Node:
-    """One cached page, whose first token stands at position `start`.
-
-    `writer` is True while a sequence appends to the page in place.
-    """
-
-    __slots__ = (
-        "children", "interests", "keys", "last_use", "page", "parent", "start", "tokens", "writer",
-    )  # fmt: skip
-
-    def __init__(self, parent: Node | None, tokens: Tokens, page: int, start: int = 0) -> None:
-        self.parent = parent
-        self.start = start
-        self.interests: list[Interest] = []
-        self.tokens = tokens
-        self.page = page
-        self.keys: list[Tokens] = []
-        self.children: list[Node] = []
-        self.last_use = 0
-        self.writer = False
-
-    def child(self, tokens: Tokens) -> Node | None:
-        """The child with exactly these tokens."""
-        at = bisect_left(self.keys, tokens)
-        return self.children[at] if self.keys[at : at + 1] == [tokens] else None
-
-    def closest(self, tokens: Tokens) -> tuple[Node | None, int]:
-        """The child that shares most tokens with `tokens`, and how many; (None, 0) if none.
-
-        Of equals, the one that ends there: its page can be continued without a copy.
-        """
-        at = bisect_left(self.keys, tokens)
-        best, shared = None, 0
-        for i in range(max(at - 1, 0), min(at + 1, len(self.keys))):
-            length = common_prefix(self.keys[i], tokens)
-            if length > shared:
-                best, shared = self.children[i], length
-        if best is not None and len(best.tokens) > shared:
-            best = self.child(tokens[:shared]) or best
-        return best, shared
-
-    def insert(self, node: Node) -> None:
-        """Add a child in its place in the order."""
-        at = bisect_left(self.keys, node.tokens)
-        self.keys.insert(at, node.tokens)
-        self.children.insert(at, node)
-
-    def remove(self, node: Node) -> None:
-        """Take a child out."""
-        at = bisect_left(self.keys, node.tokens)
-        del self.keys[at], self.children[at]
-
-
-@dataclass(slots=True)
-class Match:
-    """The longest cached prefix: `full` pages from the root, then `tail` tokens of `partial`."""
-
-    root: Node
-    full: list[Node]
-    partial: Node | None
-    tail: int
-
-
 class RadixCache:
     """The trees of all namespaces over one pool. Not thread-safe.
 
-    With `hints` off the interests count for nothing: the least recently used page goes first.
+    With `hints` off nothing that is known of sessions counts: the least recently used page goes
+    first. `clock` gives seconds.
     """
 
-    def __init__(self, pool: KVPool, *, hints: bool = True) -> None:
+    def __init__(
+        self,
+        pool: KVPool,
+        *,
+        hints: bool = True,
+        tier: HostTier | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.pool = pool
-        self._hints = hints
+        self.tier = tier
+        self.forecast = Forecast(clock)
         self.evicted = 0
-        """Pages evicted since the start."""
+        """Pages that the device has given up since the start."""
+        self._hints = hints
         self._roots: dict[str, Node] = {}
-        self._clock = itertools.count(1)
-        self._order = itertools.count()
-        # Candidates for eviction, checked again when popped: (rank, tie-break, node).
-        self._heap: list[tuple[tuple[float, int], int, Node]] = []
+        self._uses = itertools.count(1)
+        self._order = EvictionOrder(self._evictable, self._rank)
+        self._host_order = EvictionOrder(self._host_evictable, self._rank)
+        self._wanted: set[Node] = set()
+
+    # Looking up
 
     def match(self, namespace: str, tokens: Sequence[int], limit: int) -> Match:
-        """The longest cached prefix of `tokens[:limit]` in `namespace`."""
+        """The longest cached prefix of `tokens[:limit]` in `namespace`.
+
+        What lies on the host counts only if it is worth a copy.
+        """
         size = self.pool.page_size
-        root = node = self._roots.setdefault(namespace, Node(None, (), -1))
+        root = node = self._root(namespace)
         full: list[Node] = []
         at = 0
         while True:
             block = tuple(tokens[at : min(at + size, limit)])
             child, shared = node.closest(block) if block else (None, 0)
             if child is None or shared < size:
-                return Match(root, full, child, shared)
+                break
             full.append(child)
             node, at = child, at + size
+        found = Match(root, full, child, shared)
+        if self.tier is not None:
+            there = sum(len(node.tokens) for node in found.on_host())
+            if there < self.tier.restore_from:
+                found.forget_host()
+        return found
+
+    def _root(self, namespace: str) -> Node:
+        root = self._roots.get(namespace)
+        if root is None:
+            root = self._roots[namespace] = Node(None, (), -1)
+            root.chain = hash(namespace)
+        return root
+
+    # Entering and leaving
 
     def add(self, parent: Node, tokens: Tokens, page: int) -> Node:
         """Cache a page that the caller holds, below `parent`, which has no such child."""
@@ -164,61 +109,104 @@ class RadixCache:
 
     def extend(self, node: Node, tokens: Tokens) -> None:
         """The page of `node` now holds `tokens`, which begin with the node's."""
-        assert node.parent is not None
-        node.parent.remove(node)
+        parent = node.parent
+        assert parent is not None
+        parent.remove(node)
         node.tokens = tokens
-        node.parent.insert(node)
+        node.chain = hash((parent.chain, tokens))
+        parent.insert(node)
 
     def drop(self, node: Node) -> None:
-        """Forget a leaf; its page is free unless somebody holds it."""
+        """Forget a node without children; its page is free unless somebody holds it."""
+        self._raise_interests(node)
         parent = node.parent
         assert parent is not None
         parent.remove(node)
         node.parent = None
+        if node.on_device:
+            self.pool.leave_cache(node.page)
+        else:
+            assert self.tier is not None
+            self.tier.release(node.host)
+        self._offer(parent)
+
+    def _raise_interests(self, node: Node) -> None:
+        """Who stands at `node` stands above it from now on, as far as that tells anything.
+
+        A page that several sessions share speaks for itself: those that ended don't count there.
+        """
+        parent = node.parent
+        assert parent is not None
         for interest in node.interests:
-            interest.node = parent if parent.parent is not None else None
-        if parent.parent is not None:
-            parent.interests += node.interests
+            stays = parent.parent is not None and not (interest.ended and parent.arrivals > 1)
+            interest.node = parent if stays else None
+            if stays:
+                parent.interests.append(interest)
         node.interests = []
-        self.pool.leave_cache(node.page)
-        self.offer(parent)
 
     def touch(self, node: Node, *, cold: bool = False) -> None:
         """Note a use of `node` and all above it. `cold`: the first to go, unless used again."""
-        now = 0 if cold else next(self._clock)
+        now = 0 if cold else next(self._uses)
         current: Node | None = node
         while current is not None:
             current.last_use = max(current.last_use, now)
             current = current.parent
-        self.offer(node)
+        self._offer(node)
 
-    def offer(self, node: Node) -> None:
-        """Consider `node` for eviction, if it is an unlocked leaf."""
-        if self._evictable(node):
-            heapq.heappush(self._heap, (self._rank(node), next(self._order), node))
+    # What is known of sessions
+
+    def begin(self, interest: Interest, found: Match | None, tokens: Sequence[int]) -> None:
+        """A step of the interest's session starts, with what was found of its `tokens`."""
+        self.settle(interest, None)
+        if interest.began or found is None or not self._hints:
+            return
+        interest.began = True
+        now, size = self.forecast.now(), self.pool.page_size
+        for node in found.full:
+            node.arrive(now)
+            self.forecast.continued(node.chain)
+            node.release_ended()
+        if found.partial is not None and len(found.partial.tokens) == found.tail:
+            found.partial.release_ended()
+        chain = found.full[-1].chain if found.full else found.root.chain
+        for at in range(len(found.full) * size, len(tokens) - size + 1, size):
+            chain = hash((chain, tuple(tokens[at : at + size])))
+            self.forecast.continued(chain)
+
+    def resume(self, interest: Interest) -> None:
+        """The interest's session has a step that waits to be served."""
+        self.forecast.resumed(interest)
+        interest.queued = True
+        self.settle(interest, interest.node)
 
     def settle(self, interest: Interest, node: Node | None) -> None:
         """The tokens of the interest's session end at `node` now (None, or a root: nowhere)."""
         before, interest.node = interest.node, None
         if before is not None:
             before.interests.remove(interest)
-            self.offer(before)
+            self._offer(before)
         if node is not None and node.parent is not None:
             interest.node = node
             node.interests.append(interest)
-            self.offer(node)
+            self._offer(node)
 
-    def expect(self, interest: Interest, next_use: int | None) -> None:
-        """Change what is known of the next use."""
-        interest.next_use = next_use
-        self.settle(interest, interest.node if next_use is not None else None)
+    def expect(self, interest: Interest, next_use: int | None, place: str = "") -> None:
+        """What is known of the next use: so many steps until then (None: there is none), and
+        where in its program the session stands ("": where it stood)."""
+        interest.place = place or interest.place
+        if next_use is None:
+            self.forecast.abandoned(interest)
+            if not interest.ended and interest.node is not None:
+                at: Node | None = interest.node
+                if len(interest.node.tokens) < self.pool.page_size:
+                    at = interest.node.parent
+                assert at is not None
+                self.forecast.ended(at.chain, interest.place)
+        interest.next_use, interest.ended = next_use, next_use is None
+        interest.since = self.forecast.now()
+        self.settle(interest, interest.node)
 
-    def _rank(self, node: Node) -> tuple[float, int]:
-        """Which leaf is evicted first: the worth of its page, then the last use."""
-        if not self._hints or not node.interests:
-            return 0.0, node.last_use
-        cost = len(node.tokens) * (1 + node.start / _LONG)
-        return cost * max(interest.chance for interest in node.interests), node.last_use
+    # Giving up
 
     def take_page(self) -> int | None:
         """A free page, evicting if there is none; None if every page is locked."""
@@ -228,15 +216,119 @@ class RadixCache:
         return page
 
     def evict(self, pages: int) -> int:
-        """Evict up to `pages` unlocked leaves, those worth least first; returns how many."""
-        done = 0
-        while done < pages and self._heap:
-            rank, _, node = heapq.heappop(self._heap)
-            if self._evictable(node) and rank == self._rank(node):
-                self.drop(node)
-                done += 1
+        """Take up to `pages` pages from the device, those worth least first; returns how many."""
+        now, done = self.forecast.now(), 0
+        while done < pages and (node := self._order.take(now)) is not None:
+            if not self._offload(node):
+                self._drop_all(node)
+            done += 1
         self.evicted += done
         return done
+
+    def _offload(self, node: Node) -> bool:
+        """Move a node to the host. False: there is no room for it."""
+        if self.tier is None:
+            return False
+        if not self.tier.free:
+            last = self._host_order.take(self.forecast.now())
+            if last is None:
+                return False
+            self.drop(last)
+        node.host = self.tier.save(node.page)
+        self._leave_device(node)
+        return True
+
+    def _leave_device(self, node: Node) -> None:
+        assert node.parent is not None
+        page, node.page = node.page, -1
+        node.parent.resident -= 1
+        self.pool.leave_cache(page)
+        self._offer(node)
+        self._offer(node.parent)
+
+    def _drop_all(self, node: Node) -> None:
+        for child in list(node.children):
+            self._drop_all(child)
+        self.drop(node)
+
+    def flush(self) -> None:
+        """Give up all that nobody holds, on the host too."""
+        self.evict(self.pool.pages)
+        while (node := self._host_order.take(self.forecast.now())) is not None:
+            self.drop(node)
+
+    # Coming back
+
+    def restore(self, nodes: Sequence[Node]) -> list[Node]:
+        """Copy nodes of one path back from the host, parents first, as far as there is room.
+
+        Returns those that came; the caller is a holder of each.
+        """
+        assert self.tier is not None or not nodes
+        self._wanted = set(nodes)
+        came = []
+        for node in nodes:
+            page = self.take_page()
+            if page is None:
+                break
+            assert self.tier is not None
+            self.tier.restore(node.host, page)
+            self._enter_device(node, page)
+            came.append(node)
+        self._wanted = set()
+        for node in nodes[len(came) :]:
+            self._offer(node)
+        return came
+
+    def adopt(self, node: Node, page: int) -> None:
+        """A page that the caller holds has the KV of a node on the host: it takes its place."""
+        assert self.tier is not None
+        self.tier.release(node.host)
+        self._enter_device(node, page)
+
+    def _enter_device(self, node: Node, page: int) -> None:
+        assert node.parent is not None
+        node.page, node.host = page, -1
+        node.parent.resident += 1
+        self.pool.enter_cache(page)
+
+    # The order
+
+    def _offer(self, node: Node) -> None:
+        """Consider a node for eviction, from where it lies."""
+        self._order.offer(node)
+        if self.tier is not None:
+            self._host_order.offer(node)
+
+    def _evictable(self, node: Node) -> bool:
+        return (
+            node.parent is not None
+            and node.page >= 0
+            and not node.resident
+            and not self.pool.holders[node.page]
+        )
+
+    def _host_evictable(self, node: Node) -> bool:
+        return (
+            node.parent is not None
+            and node.host >= 0
+            and not node.children
+            and node not in self._wanted
+        )
+
+    def _rank(self, node: Node) -> Rank:
+        if not self._hints:
+            return -math.inf, node.last_use
+        expected = min(map(self.forecast.next_use, node.interests), default=math.inf)
+        if node.arrivals > 1:
+            # The more sessions came by, the likelier another one does.
+            wait = node.interval * node.arrivals / (node.arrivals - 1)
+            expected = min(expected, self.forecast.overdue(node.seen, wait))
+        if not math.isfinite(expected):
+            return -expected, node.last_use
+        now = self.forecast.now()
+        cost = len(node.tokens) / self.pool.page_size * (1 + node.start / _LONG)
+        return -(now + (expected - now) / cost), node.last_use
 
     def nodes(self) -> Iterator[tuple[str, Node]]:
         """Every node with its namespace, parents first (for the audit)."""
@@ -246,6 +338,3 @@ class RadixCache:
                 node = stack.pop()
                 yield namespace, node
                 stack.extend(node.children)
-
-    def _evictable(self, node: Node) -> bool:
-        return node.parent is not None and not node.children and not self.pool.holders[node.page]

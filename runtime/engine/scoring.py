@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 import torch
 
 from phloem.programs.protocol import ScoredChoice, Usage
+from phloem.runtime.engine.forecast import Interest
 from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.messages import Deliver, Scored
-from phloem.runtime.engine.radix_cache import Interest
 from phloem.runtime.engine.sequence import Sequence
 from phloem.runtime.engine.sequence_kv import SequenceKV
 from phloem.runtime.engine.tokens import Choice, common_prefix

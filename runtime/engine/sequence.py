@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from phloem.runtime.engine.radix_cache import Node
+from phloem.runtime.engine.radix_tree import Node
 from phloem.runtime.engine.tokens import common_prefix
 
 __all__ = ["Sequence"]

@@ -11,7 +11,8 @@ its steps a session holds nothing here: its KV lies in the cache, unlocked.
 from __future__ import annotations
 
 from phloem.runtime.engine.kv_pool import KVPool
-from phloem.runtime.engine.radix_cache import Node, RadixCache
+from phloem.runtime.engine.radix_cache import RadixCache
+from phloem.runtime.engine.radix_tree import Match, Node
 from phloem.runtime.engine.sequence import Sequence
 
 __all__ = ["SequenceKV"]
@@ -36,23 +37,32 @@ class SequenceKV:
         found = self.cache.match(seq.namespace, seq.tokens, self._reusable(seq))
         return len(found.full) * self.pool.page_size + found.tail
 
-    def attach(self, seq: Sequence) -> None:
+    def attach(self, seq: Sequence) -> Match | None:
         """Take over the longest cached prefix; at least the rows whose logits are wanted stay.
 
         A page that is cached in part is continued in place by the first to come, copied by
-        the others; without memory for the copy, its tokens are computed again.
+        the others; without memory for the copy, its tokens are computed again. Returns what was
+        taken over; None with sharing off.
         """
         if not self.sharing:
-            return
+            return None
         found = self.cache.match(seq.namespace, seq.tokens, self._reusable(seq))
+        away = found.on_host()
         for node in found.full:
-            self.pool.hold(node.page)
-            seq.pages.append(node.page)
+            if node.on_device:
+                self.pool.hold(node.page)
+        came = self.cache.restore(away)
+        if len(came) < len(away):
+            found.forget_host()
+        seq.pages.extend(node.page for node in found.full)
         seq.node = found.full[-1] if found.full else found.root
         seq.published = len(found.full)
         seq.computed = len(found.full) * self.pool.page_size
         if found.partial is not None:
             self._attach_partial(seq, found.partial, found.tail)
+            if found.partial in came:
+                self.pool.release(found.partial.page)
+        return found
 
     def _attach_partial(self, seq: Sequence, node: Node, tokens: int) -> None:
         self.pool.hold(node.page)
@@ -123,6 +133,9 @@ class SequenceKV:
             if seq.tail is not None:
                 self._forget_tail(seq)
             at = seq.published
+            if not known.on_device:
+                self.cache.adopt(known, seq.pages[at])
+                return known
             self.pool.hold(known.page)
             self.pool.release(seq.pages[at])
             seq.pages[at] = known.page
@@ -152,7 +165,7 @@ class SequenceKV:
 
     def _replace_unlocked(self, node: Node, by: Node) -> None:
         """Drop a node whose tokens another page holds too now, unless it is in use."""
-        if not self.pool.holders[node.page] and not node.children:
+        if not (node.on_device and self.pool.holders[node.page]) and not node.children:
             for interest in list(node.interests):
                 self.cache.settle(interest, by)
             self.cache.drop(node)
@@ -195,5 +208,5 @@ class SequenceKV:
         if not self.sharing:
             return total
         found = self.cache.match(seq.namespace, seq.tokens, self._reusable(seq))
-        locked = sum(self.pool.holders[node.page] > 0 for node in found.full)
+        locked = sum(node.on_device and self.pool.holders[node.page] > 0 for node in found.full)
         return total - locked

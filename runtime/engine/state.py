@@ -138,8 +138,7 @@ class EngineState:
 
     def enqueue(self, job: Job) -> None:
         """Let a job wait; what is cached of it is not given up lightly."""
-        job.interest.queued = True
-        self.cache.settle(job.interest, job.interest.node)
+        self.cache.resume(job.interest)
         self.waiting.add(job)
 
     def leave(self, job: Job) -> None:
@@ -211,7 +210,7 @@ class EngineState:
         """Give up the pins and every cached page that nobody holds."""
         while self.pins.drop_oldest():
             pass
-        self.cache.evict(self.pool.pages)
+        self.cache.flush()
 
     def suspend(self, job: Job) -> None:
         """Give a running job's pages back, keep its tokens, and let it wait to go on."""

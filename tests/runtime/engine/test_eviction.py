@@ -2,8 +2,9 @@
 
 import pytest
 
+from phloem.runtime.engine.forecast import Interest
 from phloem.runtime.engine.kv_pool import KVPool
-from phloem.runtime.engine.radix_cache import Interest, RadixCache
+from phloem.runtime.engine.radix_cache import RadixCache
 from phloem.runtime.engine.sequence import Sequence
 from phloem.runtime.engine.sequence_kv import SequenceKV
 from phloem.runtime.model.batch import KVStorage

@@ -20,12 +20,12 @@ from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import SamplingParams, Special, Text
 from phloem.runtime.engine.audit import audit
 from phloem.runtime.engine.constrained import Constrained
+from phloem.runtime.engine.forecast import Interest
 from phloem.runtime.engine.generation import Generation
 from phloem.runtime.engine.messages import Failed, Generated, Progress, Scored
 from phloem.runtime.engine.noise import Noise
 from phloem.runtime.engine.params import make_output_text
 from phloem.runtime.engine.prefix import Prefix
-from phloem.runtime.engine.radix_cache import Interest
 from phloem.runtime.engine.scheduler import step
 from phloem.runtime.engine.scoring import Scoring
 from phloem.runtime.engine.sequence import Sequence

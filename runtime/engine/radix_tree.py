@@ -1,0 +1,139 @@
+"""The nodes of the prefix cache: pages by their tokens, and looking a prefix up in them.
+
+What lives here: `Node` and `Match`. What does not: whose pages they are and which go first
+(`radix_cache.py`).
+
+A node is one page: an edge of 1 to `page_size` tokens. Only a full page has children, so a page
+always holds the tokens of one aligned block of positions and is never split. Siblings may share
+their first tokens (they diverge inside the page); a match takes the sibling with the longest
+common prefix. Children are kept sorted by their tokens, because that sibling is then a neighbour
+of where the tokens sought would stand.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from phloem.runtime.engine.forecast import Interest
+from phloem.runtime.engine.tokens import common_prefix
+
+__all__ = ["Match", "Node", "Rank", "Tokens"]
+
+Tokens: TypeAlias = tuple[int, ...]
+Rank: TypeAlias = tuple[float, int]
+
+
+class Node:
+    """One cached page, whose first token stands at position `start`.
+
+    Its KV lies in the device's page `page`, or (`page` is -1) in the host's page `host`. A node
+    on the device has all nodes above it there; `resident` counts its children there. `writer` is
+    True while a sequence appends to the page in place. `chain` is a hash of all tokens from the
+    root to the end of a full page.
+
+    Of the new sessions that came by, `arrivals` is their number, `seen` when the last one came and
+    `interval` the mean time between two, in seconds. `rank` is the node's place in the order of
+    eviction, as last reckoned.
+    """
+
+    __slots__ = (
+        "arrivals", "chain", "children", "host", "interests", "interval", "keys", "last_use",
+        "page", "parent", "rank", "resident", "seen", "start", "tokens", "writer",
+    )  # fmt: skip
+
+    def __init__(self, parent: Node | None, tokens: Tokens, page: int, start: int = 0) -> None:
+        self.parent = parent
+        self.start = start
+        self.interests: list[Interest] = []
+        self.tokens = tokens
+        self.chain = hash((parent.chain if parent is not None else 0, tokens))
+        self.page = page
+        self.host = -1
+        self.keys: list[Tokens] = []
+        self.children: list[Node] = []
+        self.resident = 0
+        self.last_use = 0
+        self.writer = False
+        self.arrivals = 0
+        self.seen = self.interval = 0.0
+        self.rank: Rank | None = None
+
+    @property
+    def on_device(self) -> bool:
+        """Whether its KV lies in the device's pool."""
+        return self.page >= 0
+
+    def child(self, tokens: Tokens) -> Node | None:
+        """The child with exactly these tokens."""
+        at = bisect_left(self.keys, tokens)
+        return self.children[at] if self.keys[at : at + 1] == [tokens] else None
+
+    def closest(self, tokens: Tokens) -> tuple[Node | None, int]:
+        """The child that shares most tokens with `tokens`, and how many; (None, 0) if none.
+
+        Of equals, the one that ends there: its page can be continued without a copy.
+        """
+        at = bisect_left(self.keys, tokens)
+        best, shared = None, 0
+        for i in range(max(at - 1, 0), min(at + 1, len(self.keys))):
+            length = common_prefix(self.keys[i], tokens)
+            if length > shared:
+                best, shared = self.children[i], length
+        if best is not None and len(best.tokens) > shared:
+            best = self.child(tokens[:shared]) or best
+        return best, shared
+
+    def insert(self, node: Node) -> None:
+        """Add a child in its place in the order."""
+        at = bisect_left(self.keys, node.tokens)
+        self.keys.insert(at, node.tokens)
+        self.children.insert(at, node)
+        self.resident += node.on_device
+
+    def remove(self, node: Node) -> None:
+        """Take a child out."""
+        at = bisect_left(self.keys, node.tokens)
+        del self.keys[at], self.children[at]
+        self.resident -= node.on_device
+
+    def arrive(self, now: float) -> None:
+        """A new session comes by."""
+        if self.arrivals:
+            weight = max(0.2, 1 / self.arrivals)
+            self.interval += weight * (now - self.seen - self.interval)
+        self.arrivals += 1
+        self.seen = now
+
+    def release_ended(self) -> None:
+        """Another session goes on from here: those that ended stand nowhere any more."""
+        for interest in self.interests:
+            if interest.ended:
+                interest.node = None
+        self.interests = [interest for interest in self.interests if not interest.ended]
+
+
+@dataclass(slots=True)
+class Match:
+    """The longest cached prefix: `full` pages from the root, then `tail` tokens of `partial`.
+
+    The pages on the host, if any, are the last ones.
+    """
+
+    root: Node
+    full: list[Node]
+    partial: Node | None
+    tail: int
+
+    def on_host(self) -> list[Node]:
+        """The nodes whose KV would have to be copied from the host."""
+        nodes = self.full if self.partial is None else [*self.full, self.partial]
+        return [node for node in nodes if not node.on_device]
+
+    def forget_host(self) -> None:
+        """Leave only what lies on the device."""
+        if self.partial is not None and not self.partial.on_device:
+            self.partial, self.tail = None, 0
+        while self.full and not self.full[-1].on_device:
+            self.full.pop()
