@@ -16,6 +16,7 @@ from phloem.programs.events import RunFailed, RunFinished, RunStarted
 from phloem.programs.executor import hub, witness
 from phloem.programs.executor.run import Run, Site
 from phloem.programs.executor.values import show
+from phloem.retrieval.base import traceparent
 
 __all__ = ["drive_run"]
 
@@ -29,6 +30,7 @@ async def drive_run(
     Whatever happens, the feed ends, tasks of the run are gone and sessions are closed.
     """
     site = Site(run.program)
+    token = traceparent.set(traceparent.get() or run.traceparent)
     run.emit(
         RunStarted,
         site,
@@ -70,6 +72,7 @@ async def drive_run(
         for branch in run.branches:
             await branch.close()
         run.feed.close()
+        traceparent.reset(token)
 
 
 async def _prepare(run: Run, constraints: Sequence[Constraint]) -> None:

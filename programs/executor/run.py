@@ -28,7 +28,7 @@ from phloem.programs.events import Event
 from phloem.programs.executor.feed import Feed
 from phloem.programs.executor.record import Record
 from phloem.programs.protocol import Backend, ChatFormat, Usage
-from phloem.retrieval.base import Hits, Retriever
+from phloem.retrieval.base import Hits, Retriever, traceparent
 
 __all__ = ["Run", "Settings", "Site"]
 
@@ -73,7 +73,7 @@ class Run:
 
     def __init__(self, program: str, args: Mapping[str, Any], settings: Settings) -> None:
         self.id = uuid.uuid4().hex[:12]
-        self.trace_id = uuid.uuid4().hex
+        self.trace_id, self.traceparent = _trace()
         self.program = program
         self.args = args
         self.settings = settings
@@ -229,6 +229,16 @@ class Run:
     def with_settings(self, **changes: Any) -> Settings:
         """This run's settings with changes, for a program called inside it."""
         return replace(self.settings, **changes)
+
+
+def _trace() -> tuple[str, str]:
+    """The trace that the run belongs to, and the header that what it calls is sent: the caller's,
+    or that of a new trace (https://www.w3.org/TR/trace-context/)."""
+    given = (traceparent.get() or "").split("-")
+    if len(given) == 4 and len(given[1]) == 32:
+        return given[1], "-".join(given)
+    new = uuid.uuid4().hex
+    return new, f"00-{new}-{uuid.uuid4().hex[:16]}-01"
 
 
 def _load(backend: Backend | None) -> Backend:

@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -132,11 +132,25 @@ class Caller:
             path = f"/{quote(first.index, safe=',*')}/_search"
             request = _Request("POST", path, first.index, seconds, first.body, {}, first.trace)
             return [await self._send(request)]
+        began = time.monotonic()
+        replies = await self._send_together(batch, seconds)
+        # A search that the server was too busy for is tried again as it would be alone.
+        busy = [place for place, reply in enumerate(replies) if reply.status in BUSY]
+        left = seconds - (time.monotonic() - began) - _BACKOFF_S
+        if self._retries and busy and left > 0:
+            await asyncio.sleep(_BACKOFF_S)
+            again = [self._send_searches([replace(batch[place], timeout=left)]) for place in busy]
+            for place, tried in zip(busy, await asyncio.gather(*again), strict=True):
+                replies[place] = tried[0]
+        return replies
+
+    async def _send_together(self, batch: Sequence[_Search], seconds: float) -> list[Reply]:
+        """Several searches as one `_msearch`. Its trace is that of the first."""
         lines: list[Any] = []
         for one in batch:
             lines += [{"index": one.index}, one.body]
         named = ", ".join(sorted({one.index for one in batch}))
-        request = _Request("POST", "/_msearch", named, seconds, lines, {}, first.trace)
+        request = _Request("POST", "/_msearch", named, seconds, lines, {}, batch[0].trace)
         reply = await self._send(request)
         failure = failure_of(reply, self.address, named)
         if failure is not None:

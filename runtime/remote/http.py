@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import httpx
 
 from phloem.errors import ConfigError, EngineError, Overloaded
+from phloem.retrieval.base import traceparent
 from phloem.runtime.remote.limits import Limit
 
 __all__ = ["HttpClient"]
@@ -117,6 +118,7 @@ class HttpClient:
             self._clients[loop] = httpx.AsyncClient(
                 transport=httpx.AsyncHTTPTransport(retries=_RETRIES, limits=limits),
                 headers=self._headers,
+                event_hooks={"request": [_send_trace_on]},
                 # A step's `Limit` bounds the rest.
                 timeout=httpx.Timeout(None, connect=_CONNECT_S),
             )
@@ -157,6 +159,13 @@ class HttpClient:
             f"the connection to {self.url}{path} broke ({what})",
             hint="look into the server's log",
         )
+
+
+async def _send_trace_on(request: httpx.Request) -> None:
+    """The run's trace context goes with every request that the run makes."""
+    header = traceparent.get()
+    if header is not None:
+        request.headers["traceparent"] = header
 
 
 async def _next(lines: Any) -> str | None:

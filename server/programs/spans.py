@@ -28,6 +28,7 @@ from opentelemetry.trace import (
 
 from phloem.programs.events import Event, Retrieved, StepFailed, StepFinished, StepStarted
 from phloem.programs.executor.run import Run
+from phloem.retrieval.base import traceparent
 from phloem.server.http.trace_context import TraceContext
 
 __all__ = ["RunSpan"]
@@ -59,11 +60,16 @@ class RunSpan:
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
-        """Tasks that are started inside continue this span."""
+        """Tasks that are started inside continue this span, and send it on to search servers and
+        model servers."""
         token = context.attach(self._context)
+        span = trace.get_current_span().get_span_context()
+        header = f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
+        said = traceparent.set(header)
         try:
             yield
         finally:
+            traceparent.reset(said)
             context.detach(token)
 
     def end(self, error: BaseException | None) -> None:

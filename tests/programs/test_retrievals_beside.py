@@ -177,8 +177,7 @@ def test_a_tool_sees_hits_and_waits_for_them() -> None:
     def program(s, text):
         with ph.parallel():
             docs = ph.retrieve(text)
-            count = save(docs)
-        return count
+            return save(docs)
 
     assert program.run("x", backend=ScriptedBackend(), retriever=Gathering(1)).value == 1
     with pytest.raises(RetrievalError):

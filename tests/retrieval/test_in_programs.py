@@ -4,14 +4,14 @@ with their place."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import phloem as ph
-from phloem.errors import FieldNotFound, RetrievalUnavailable, where_of
+from phloem.errors import FieldNotFound, IndexNotFound, RetrievalUnavailable, where_of
 from phloem.programs import registry
 from phloem.programs.testing import ScriptedBackend
 from phloem.retrieval import (
@@ -22,6 +22,10 @@ from phloem.retrieval import (
     Range,
     Term,
 )
+from phloem.retrieval.base import traceparent
+from phloem.retrieval.elastic.address import Address
+from phloem.retrieval.elastic.elasticsearch_client import ElasticsearchTransport
+from phloem.retrieval.elastic.server import ServerRetriever
 
 
 @pytest.fixture
@@ -104,3 +108,117 @@ def test_errors_carry_the_place_in_the_program(use: Any, tmp_path: Path) -> None
         assert where.program == "program"
         assert where.line is not None
         asyncio.run(retriever.aclose())
+
+
+class CountingTransport(ElasticsearchTransport):
+    """The official client, with a note of every request that goes out."""
+
+    def __init__(self, address: Address, sent: list[tuple[str, Mapping[str, str]]]) -> None:
+        super().__init__(address)
+        self._sent = sent
+
+    async def request(self, method: str, path: str, **more: Any) -> Any:
+        self._sent.append((path, more["headers"]))
+        return await super().request(method, path, **more)
+
+
+@pytest.fixture
+def counted(server_url: str, index: str) -> Iterator[Any]:
+    """A retriever of the test server with three documents, and the requests it makes."""
+    sent: list[tuple[str, Mapping[str, str]]] = []
+    retriever = ServerRetriever(
+        Address.parse(server_url), lambda address: CountingTransport(address, sent)
+    )
+    docs = [Document(name, f"all about {name}") for name in ("ants", "bees", "cats")]
+    asyncio.run(retriever.add(docs, index=index))
+    sent.clear()
+    yield retriever, sent
+    asyncio.run(retriever.drop(index))
+    asyncio.run(retriever.aclose())
+
+
+def test_a_fork_s_retrievals_are_one_request(counted: Any, index: str) -> None:
+    """What the branches of a fork, or a `parallel()` block, retrieve goes out as one `_msearch`;
+    each gets its own hits or its own error. One retrieval alone is a plain `_search`."""
+    retriever, sent = counted
+
+    @ph.function
+    def forked(s: Any) -> Any:
+        forks = s.fork(3)
+        for branch, topic in zip(forks, ("ants", "bees", "cats"), strict=True):
+            docs = ph.retrieve(topic, index=index, k=1)
+            branch += ph.user(ph.passages(docs))
+            branch += ph.assistant(ph.gen("answer"))
+        forks.join()
+        return [branch.messages()[-2]["content"] for branch in forks]
+
+    value = forked.run(backend=ScriptedBackend(["x"] * 3), retriever=retriever).value
+    assert value == [f"[1] all about {topic}" for topic in ("ants", "bees", "cats")]
+    assert [path for path, _ in sent] == ["/_msearch"]
+    sent.clear()
+
+    @ph.function
+    def parallel(s: Any) -> Any:
+        with ph.parallel():
+            good = ph.retrieve("bees", index=index)
+            wrong = ph.retrieve("bees", index=f"{index}-nowhere")
+            slow = ph.retrieve("cats", index=index, timeout=20)
+            try:
+                wrong = len(wrong)
+            except IndexNotFound as error:
+                wrong = error.details["index"]
+        return good[0].id, wrong, slow[0].id
+
+    value = parallel.run(backend=ScriptedBackend(), retriever=retriever).value
+    assert value == ("bees", f"{index}-nowhere", "cats")
+    assert [path for path, _ in sent] == ["/_msearch"]
+    sent.clear()
+
+    @ph.function
+    def alone(s: Any) -> Any:
+        return ph.retrieve("bees", index=index)[0].id
+
+    assert alone.run(backend=ScriptedBackend(), retriever=retriever).value == "bees"
+    assert [path for path, _ in sent] == [f"/{index}/_search"]
+
+
+def test_the_runs_of_a_batch_search_together(counted: Any, index: str) -> None:
+    """Runs of a batch that retrieve at the same time share requests."""
+    retriever, sent = counted
+
+    @ph.function
+    def program(s: Any, topic: str) -> Any:
+        return ph.retrieve(topic, index=index)[0].id
+
+    topics = ["ants", "bees", "cats"] * 4
+    settings = {"backend": ScriptedBackend(), "retriever": retriever, "num_threads": 12}
+    states = program.run_batch([{"topic": topic} for topic in topics], **settings)
+    assert [state.value for state in states] == topics
+    assert len(sent) <= len(topics)
+
+
+def test_requests_carry_the_run_s_trace(counted: Any, index: str) -> None:
+    """A run's searches are sent its W3C trace context: the caller's if there is one."""
+    retriever, sent = counted
+
+    @ph.function
+    def program(s: Any) -> Any:
+        with ph.parallel():
+            ph.retrieve("bees", index=index)
+
+    settings = {"backend": ScriptedBackend(), "retriever": retriever}
+    state = program.run(**settings)
+    other = program.run(**settings)
+    given = f"00-{'1' * 32}-{'2' * 16}-01"
+    token = traceparent.set(given)
+    joined = program.run(**settings)
+    traceparent.reset(token)
+    headers = [header["traceparent"] for _, header in sent]
+    assert [header.split("-")[1] for header in headers] == [
+        state.trace_id,
+        other.trace_id,
+        joined.trace_id,
+    ]
+    assert headers[2] == given
+    assert state.trace_id != other.trace_id
+    assert headers[0].split("-")[0::3] == ["00", "01"]

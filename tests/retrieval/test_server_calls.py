@@ -108,6 +108,25 @@ async def test_a_fork_s_searches_travel_together(connect: Any, scripted: Any, es
     assert isinstance(answers[2], RetrievalUnavailable)
 
 
+async def test_a_busy_part_of_a_joined_request_is_tried_again(
+    connect: Any, scripted: Any, es: Any
+) -> None:
+    """A search that a server was too busy for is repeated as it would be alone; the rest stands."""
+
+    async def answer(request: Any, _: Any) -> bytes:
+        if "_msearch" not in request.path:
+            return es.reply(es.found(es.hit("at last")))
+        busy = {"error": {"type": "es_rejected_execution_exception"}, "status": 429}
+        return es.reply({"responses": [{**es.found(es.hit("first")), "status": 200}, busy]})
+
+    server = scripted(answer)
+    retriever = connect(server.url, retries=1)
+    searches = [retriever.search(Query(text, index="i")) for text in "ab"]
+    first, second = await asyncio.gather(*searches)
+    assert (first[0].text, second[0].text) == ("first", "at last")
+    assert [r.path.split("?")[0] for r in server.requests] == ["/_msearch", "/i/_search"]
+
+
 async def test_one_search_alone_is_a_plain_search(connect: Any, scripted: Any, es: Any) -> None:
     """Searches one after another are not joined."""
     server = scripted(es.reply(es.found(es.hit())))

@@ -38,11 +38,13 @@ INFO = {
 
 @dataclass
 class Canned:
-    """`replies` by path; a connection is closed after its reply. `asked` lists the paths."""
+    """`replies` by path; a connection is closed after its reply. `asked` lists the paths,
+    `heads` the requests' headers."""
 
     replies: Mapping[str, bytes]
     hang: bool = False
     asked: list[str] = field(default_factory=list)
+    heads: list[str] = field(default_factory=list)
     url: str = ""
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -53,6 +55,7 @@ class Canned:
         )
         await reader.readexactly(length)
         self.asked.append(path)
+        self.heads.append(head.decode())
         writer.write((INFO | dict(self.replies))[path])
         await writer.drain()
         if self.hang and path not in INFO:

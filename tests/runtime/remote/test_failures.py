@@ -10,7 +10,10 @@ import pytest
 
 from phloem.errors import Cancelled, ConfigError, DeadlineExceeded, EngineError, Overloaded
 from phloem.programs.protocol import SamplingParams, Text
+from phloem.retrieval.base import traceparent
 from phloem.runtime.model.tiny import tiny_model
+from phloem.runtime.remote.http import HttpClient
+from phloem.runtime.remote.limits import Limit
 from phloem.runtime.sglang.backend import RuntimeEndpoint
 
 from .canned import Canned, canned, reply, stream
@@ -96,3 +99,18 @@ def test_an_address_without_http_is_refused() -> None:
     """The address is checked at once."""
     with pytest.raises(ConfigError, match="http"):
         RuntimeEndpoint("127.0.0.1:30000")
+
+
+async def test_requests_carry_the_trace_context() -> None:
+    """What a run asks of a model server is sent the run's trace context; without one nothing is."""
+    async with canned({"/generate": reply(200, "{}")}) as server:
+        client = HttpClient(server.url, None)
+        await client.post("/generate", {}, Limit(5))
+        token = traceparent.set(f"00-{'1' * 32}-{'2' * 16}-01")
+        try:
+            await client.post("/generate", {}, Limit(5))
+        finally:
+            traceparent.reset(token)
+        await client.aclose()
+    assert "traceparent" not in server.heads[0].lower()
+    assert f"traceparent: 00-{'1' * 32}-" in server.heads[1].lower()

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind
 
 import phloem as ph
 from phloem.programs.testing import ScriptedBackend
-from phloem.retrieval.base import Hit, Hits, Query
+from phloem.retrieval.base import Hit, Hits, Query, traceparent
 from tests.server.harness import serving
 
 TRACE, CALLER = "1" * 32, "2" * 16
@@ -36,9 +36,11 @@ class OneHit:
 
     def __init__(self) -> None:
         self.spans: list[int] = []
+        self.sent: list[str | None] = []
 
     async def search(self, query: Query) -> Hits:
         self.spans.append(trace.get_current_span().get_span_context().trace_id)
+        self.sent.append(traceparent.get())
         return Hits((Hit("1", "SECRET passage", 1.0),))
 
     async def aclose(self) -> None:
@@ -83,6 +85,7 @@ def test_a_run_and_its_steps_are_one_trace(spans: InMemorySpanExporter) -> None:
     assert sorted(span.name for span in steps) == ["gen said", "gen said", "retrieve docs"]
     assert {span.parent.span_id for span in steps if span.parent} == {run.context.span_id}
     assert {f"{one:032x}" for one in retriever.spans} == {TRACE}
+    assert retriever.sent == [f"00-{TRACE}-{run.context.span_id:016x}-01"]
     assert "SECRET" not in "".join(span.to_json() for span in exported)
 
 
