@@ -106,9 +106,14 @@ class EmbeddedBackend(Backend):
             await asyncio.to_thread(self._load)
 
     @property
+    def services(self) -> Services:
+        """What lanes to the engine need; loads the model."""
+        return self._load().services
+
+    @property
     def engine(self) -> Engine:
         """The engine, for metrics and tests."""
-        return self._load().services.engine
+        return self.services.engine
 
     def stats(self) -> Stats | None:
         """What the engine has counted; None before the model is loaded."""
@@ -185,7 +190,7 @@ class EmbeddedBackend(Backend):
         """See `Backend`."""
         await self.start()
         for constraint in constraints:
-            await asyncio.to_thread(self._load().services.compiler.compile, constraint)
+            await asyncio.to_thread(self.services.compiler.compile, constraint)
 
     async def flush_cache(self) -> None:
         """See `Backend`. Pins are given up too."""
@@ -195,7 +200,7 @@ class EmbeddedBackend(Backend):
     async def _done(self, work: Work) -> Computed:
         """Do work that belongs to no session."""
         mailbox = Mailbox()
-        LocalLane(self._load().services).submit(work, mailbox.put)
+        LocalLane(self.services).submit(work, mailbox.put)
         message = await mailbox.get()
         if isinstance(message, Failed):
             raise message.error

@@ -1,14 +1,14 @@
 """What the engine tells the owner of a job: progress, one outcome, or one error.
 
-What lives here: plain records, delivered in order through `Job.deliver`. What does not: how
-they reach an event loop (`runtime/mailbox.py`).
+What lives here: plain records that name their kind, delivered in order through `Job.deliver`.
+What does not: how they reach an event loop (`runtime/mailbox.py`) or another process (`host/`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from phloem.errors import PhloemError
 from phloem.programs.protocol import (
@@ -29,6 +29,7 @@ class Progress:
 
     event: TokenEvent
     base: int
+    kind: Literal["progress"] = "progress"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Generated:
     timing: Timing
     computed: int
     reusable: int
+    kind: Literal["generated"] = "generated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Scored:
     choices: tuple[ScoredChoice, ...]
     usage: Usage
     timing: Timing
+    kind: Literal["scored"] = "scored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class Computed:
     """A prefix was computed and pinned."""
 
     tokens: int
+    kind: Literal["computed"] = "computed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,19 @@ from phloem.programs.protocol import Usage
 __all__ = ["Histogram", "Stats"]
 
 
+@dataclass(slots=True)
 class Histogram:
-    """Counts of values up to each of `bounds`, ascending, and above; in seconds here."""
+    """Counts of values up to each of `bounds`, ascending, and above; in seconds here.
 
-    def __init__(self, *bounds: float) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        """How many values lie in each interval (last bound, bound]."""
-        self.total = 0.0
+    `counts` has how many values lie in each interval (last bound, bound].
+    """
+
+    bounds: tuple[float, ...]
+    counts: list[int] = field(default_factory=list)
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
 
     def observe(self, value: float, times: int = 1) -> None:
         """Count a value."""
@@ -31,11 +36,11 @@ class Histogram:
 
 
 def _first_tokens() -> Histogram:
-    return Histogram(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+    return Histogram((0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60))
 
 
 def _tokens() -> Histogram:
-    return Histogram(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+    return Histogram((0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5))
 
 
 @dataclass(slots=True)

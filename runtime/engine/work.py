@@ -1,13 +1,13 @@
 """What sessions ask of an engine, as plain values: they may cross to another process.
 
-What lives here: one record for each kind of work. What does not: doing it (`runtime/local.py`
+What lives here: one record for each kind of work, which names its kind. What does not: doing it (`runtime/local.py`
 makes jobs of them) and what comes back (`messages.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import SamplingParams
@@ -30,6 +30,7 @@ class Generate:
     seed: int
     constraint: Constraint | None = None
     heal: bool = False
+    kind: Literal["generate"] = "generate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Score:
     place: Place
     choices: list[Choice]
     bare: bool = False
+    kind: Literal["score"] = "score"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,14 @@ class Pin:
 
     tokens: list[int]
     namespace: str = ""
+    kind: Literal["pin"] = "pin"
 
 
 @dataclass(frozen=True, slots=True)
 class Flush:
     """Forget all KV that no running step needs, pins too."""
+
+    kind: Literal["flush"] = "flush"
 
 
 Work: TypeAlias = Generate | Score | Pin | Flush

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from phloem.runtime.model.batch import Decoder
 from phloem.runtime.model.config import DecoderConfig
-from phloem.runtime.model.text import ModelText
+from phloem.runtime.model.text_side import ModelText
 
 __all__ = ["LoadedModel"]
 

@@ -1,12 +1,12 @@
 """The text side of a model: its tokenizer, ends and chat format, without weights.
 
-What lives here: `ModelText` and `load_model_text`, enough for a model that runs elsewhere. What
-does not: models with weights (`load.py`). A GGUF file's tokenizer is converted once, and cached.
+What lives here: `load_model_text`, enough for a model that runs elsewhere. What does not: the
+record it gives (`text_side.py`) and models with weights (`load.py`). A GGUF file's tokenizer is
+converted once, and cached.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,41 +17,11 @@ from phloem.runtime.model.chat import chat_format
 from phloem.runtime.model.gguf import GgufFile
 from phloem.runtime.model.gguf_tokenizer import tokenizer_json_from_gguf
 from phloem.runtime.model.store import DEFAULT_MODEL, model_path
+from phloem.runtime.model.text_side import ModelText
 from phloem.runtime.model.tokenizer import Tokenizer
 from phloem.runtime.model.weights import read_json
 
 __all__ = ["ModelText", "load_model_text"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelText:
-    """A tokenizer, the ids that end a generation, and the chat format or why there is none."""
-
-    name: str
-    tokenizer: Tokenizer
-    eos_ids: frozenset[int]
-    chat_format: ChatFormat | None
-    chat_problem: str = "the model has no chat template"
-
-    @property
-    def chat(self) -> ChatFormat:
-        """The chat format. Raises `Unsupported` if the model has none that can be used."""
-        if self.chat_format is None:
-            raise Unsupported(
-                f"{self.name}: {self.chat_problem}",
-                hint="write the prompt as plain text, or use an instruct model",
-            )
-        return self.chat_format
-
-    @property
-    def start(self) -> int:
-        """What a session with nothing in it starts from: what opens a conversation, else an end."""
-        for segment in self.chat_format.begin if self.chat_format else ():
-            if isinstance(segment, Special):
-                found = self.tokenizer.special_id(segment.token)
-                if found is not None:
-                    return found
-        return min(self.eos_ids)
 
 
 def load_model_text(name_or_path: str | Path = DEFAULT_MODEL) -> ModelText:

@@ -97,7 +97,7 @@ async def test_errors_are_counted_by_class_and_logged(caplog):
 
 def test_a_histogram_counts_up_to_its_bounds():
     """A value on a bound belongs below it; one above all bounds is counted too."""
-    values = Histogram(0.1, 1.0)
+    values = Histogram((0.1, 1.0))
     for value in (0.05, 0.1, 0.5):
         values.observe(value)
     values.observe(7.0, 2)

@@ -12,9 +12,10 @@ from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import Backend, SamplingParams
 from phloem.programs.testing import ScriptedBackend
 from phloem.runtime.embedded import EmbeddedBackend
+from phloem.runtime.host.backend import HostedBackend, Loader
 from phloem.runtime.model.tiny import tiny_model
 from phloem.runtime.sglang.backend import RuntimeEndpoint
-from tests.runtime.remote.sglang_server import FakeSGLang, serving
+from tests.runtime.remote.tapped import Tap, tapped
 
 REGEX = Constraint("regex", "(cat|dog) [0-9]{3}")
 
@@ -28,10 +29,18 @@ def scripted(prompt: str, params: SamplingParams, constraint: Constraint | None)
 
 
 @pytest.fixture(scope="session")
-def sglang_api() -> Iterator[FakeSGLang]:
-    """A server that speaks SGLang's API over the tiny model."""
-    with serving(FakeSGLang()) as server:
+def phloem_server() -> Iterator[Tap]:
+    """phloem's own server, which speaks SGLang's API, over the tiny model."""
+    with tapped() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def hosted() -> Iterator[HostedBackend]:
+    """The tiny model in one child process for all tests: starting it takes seconds."""
+    made = HostedBackend(Loader("phloem.runtime.model.tiny:tiny_model"))
+    yield made
+    made.supervisor.close()
 
 
 def make(name: str, request: pytest.FixtureRequest) -> Backend:
@@ -40,8 +49,10 @@ def make(name: str, request: pytest.FixtureRequest) -> Backend:
         return ScriptedBackend(scripted)
     if name == "embedded":
         return EmbeddedBackend(tiny_model())
-    if name == "sglang-api":
-        server = request.getfixturevalue("sglang_api")
+    if name == "hosted":
+        return request.getfixturevalue("hosted")
+    if name == "phloem-server":
+        server = request.getfixturevalue("phloem_server")
         return RuntimeEndpoint(server.url, tokenizer=server.model)
     url = os.environ.get("PHLOEM_TEST_SGLANG_URL")
     if not url:
@@ -53,7 +64,8 @@ def make(name: str, request: pytest.FixtureRequest) -> Backend:
     params=[
         "scripted",
         "embedded",
-        "sglang-api",
+        "hosted",
+        "phloem-server",
         pytest.param("sglang", marks=pytest.mark.sglang),
     ]
 )
@@ -61,4 +73,5 @@ async def backend(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
     """Each engine in turn; an engine room may add its own to `params`."""
     made = make(request.param, request)
     yield made
-    await made.aclose()
+    if request.param != "hosted":
+        await made.aclose()

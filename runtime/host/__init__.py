@@ -1,0 +1,1 @@
+"""The engine in a supervised child process: one that dies, hangs or leaks is replaced."""
