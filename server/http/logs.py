@@ -18,7 +18,7 @@ from structlog.typing import EventDict, Processor
 
 from phloem.server.settings import Settings
 
-__all__ = ["configure_logs", "masker"]
+__all__ = ["configure_logging", "configure_logs", "masker"]
 
 
 def masker(secrets: Sequence[str]) -> Processor:
@@ -51,6 +51,11 @@ def _forms(secret: str) -> list[str]:
 
 
 def configure_logs(settings: Settings) -> None:
+    """The log of a server with these settings."""
+    configure_logging(settings.log_level, settings.secrets())
+
+
+def configure_logging(level: str, secrets: Sequence[str]) -> None:
     """Send everything at or above the level, as one JSON object a line, to standard error."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -59,7 +64,7 @@ def configure_logs(settings: Settings) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
         structlog.stdlib.ExtraAdder(),
-        masker(settings.secrets()),
+        masker(secrets),
     ]
     structlog.configure(
         processors=[
@@ -79,14 +84,14 @@ def configure_logs(settings: Settings) -> None:
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.EventRenamer("message"),
-                masker(settings.secrets()),
+                masker(secrets),
                 structlog.processors.JSONRenderer(),
             ],
         )
     )
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(settings.log_level.upper())
+    root.setLevel(level.upper())
     for name in ("uvicorn", "uvicorn.error"):
         logging.getLogger(name).handlers = []
         logging.getLogger(name).propagate = True

@@ -1,0 +1,1 @@
+"""The recording side of the trace proxy, in a process of its own: bytes become traces."""

@@ -1,0 +1,1 @@
+"""The traffic side of the trace proxy: bytes pass, a copy goes to the recorder."""

@@ -1,0 +1,1 @@
+"""Where traces are kept: Elasticsearch, JSONL files, OpenTelemetry, a terminal."""
