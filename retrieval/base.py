@@ -244,9 +244,13 @@ class Index(Protocol):
         """Store `docs`, replacing those whose ids exist. Durable and visible when it returns."""
         ...
 
-    async def rebuild(self, docs: Iterable[Document], *, index: str = "default") -> AddReport:
+    async def rebuild(
+        self, docs: Iterable[Document], *, index: str = "default", model: type | None = None
+    ) -> AddReport:
         """Put `docs` in place of all that `index` holds. Searches see the old documents until
-        all new ones are stored, then the new ones; if any fails, the old ones stay."""
+        all new ones are stored, then the new ones; if any fails, the old ones stay. `model` gives
+        the field types anew (see `create`); without it they are as they were. Raises `IndexLocked`
+        while another rebuild of the index is under way."""
         ...
 
     async def delete(self, ids: Iterable[str], *, index: str = "default") -> int:

@@ -7,7 +7,7 @@ does not: searching (`searching.py`) and storing (`storing.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -30,10 +30,12 @@ class ServerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """What an index's mapping says of its vectors; `dims` is None if it has none."""
+    """What an index's mapping says of its vectors (`dims` is None if it has none), and the field
+    types that it was made with."""
 
     dims: int | None
     embedder: str | None
+    model: Mapping[str, Any] = field(default_factory=dict)
 
 
 def index_path(index: str, call: str = "") -> str:
@@ -135,4 +137,4 @@ def vectors_in(mappings: Mapping[str, Any], fields: FieldMap) -> Vectors:
     field = mappings.get("properties", {}).get(fields.vector, {})
     dims = field.get("dims") or field.get("dimension")
     kept = mappings.get("_meta", {}).get("phloem", {})
-    return Vectors(dims, kept.get("embedder"))
+    return Vectors(dims, kept.get("embedder"), kept.get("fields", {}))

@@ -71,7 +71,7 @@ def failure_of(reply: Reply, address: Address, index: str) -> RetrievalError | N
         )
     if not isinstance(body, Mapping):
         return not_json(address, status, body)
-    return RetrievalError(said, kind="request", **details)
+    return RetrievalError(said, kind="request", error_type=kind, **details)
 
 
 def partial_causes(body: Mapping[str, Any]) -> tuple[str, ...]:

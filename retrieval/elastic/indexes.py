@@ -1,6 +1,7 @@
 """Makes, rebuilds, reads and removes indexes on a server.
 
-What lives here: names and aliases. What does not: writing documents (`storing.py`). The index
+What lives here: names and aliases. What does not: writing documents (`storing.py`), and who may
+rebuild (`rebuilding.py`). The index
 `handbook` is an alias of `handbook-000001`; a rebuild fills `handbook-000002` and then switches
 the alias in one step, so that searches never see half of it.
 """
@@ -8,7 +9,7 @@ the alias in one step, so that searches never see half of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,8 @@ from phloem.retrieval.base import AddReport, Document, IndexInfo
 from phloem.retrieval.documents import check_index_name
 from phloem.retrieval.elastic.bodies import FINGERPRINT, filter_clause, meta_of
 from phloem.retrieval.elastic.cluster import Cluster, Vectors, index_path, vectors_in
-from phloem.retrieval.elastic.mapping import index_mapping, vector_property
+from phloem.retrieval.elastic.mapping import index_mapping, model_properties, vector_property
+from phloem.retrieval.elastic.rebuilding import GENERATION, generation, kept_alive
 from phloem.retrieval.elastic.storing import Storing
 from phloem.retrieval.embed.known import embedder_named
 from phloem.retrieval.embed.protocol import Embedder, check_dims, check_embedder
@@ -26,7 +28,6 @@ from phloem.retrieval.filters import Filter
 __all__ = ["Indexes"]
 
 _PAGE = 1_000
-_GENERATION = re.compile(r"-(\d{6})$")
 
 
 class Indexes:
@@ -42,13 +43,14 @@ class Indexes:
         check_index_name(index)
         if await self._concrete(index):
             raise RetrievalError(f"index {index!r} exists already", index=index)
-        await self._make(f"{index}-000001", self._embedder, model=model, alias=index)
+        fields = model_properties(model) if model else None
+        await self._make(f"{index}-000001", self._embedder, fields=fields, alias=index)
 
     async def add(self, docs: Iterable[Document], index: str) -> AddReport:
         """Store in `index`, which is made if it does not exist."""
         check_index_name(index)
         if not await self._concrete(index):
-            await self._make(f"{index}-000001", self._embedder, alias=index)
+            await self._make_first(index)
         kept = await self._cluster.vectors(index, fresh=True)
         embedder = self._embedder_of(index, kept)
         if embedder is not None and kept.dims is not None:
@@ -57,25 +59,26 @@ class Indexes:
             check_embedder(embedder.name, kept.embedder, index=index)
         return await self._fill(docs, index, kept.dims, embedder)
 
-    async def rebuild(self, docs: Iterable[Document], index: str) -> AddReport:
+    async def rebuild(self, docs: Iterable[Document], index: str, model: type | None) -> AddReport:
         """Fill a new generation, then switch the alias."""
         check_index_name(index)
         old = await self._own(index)
-        numbers = [int(found[1]) for name in old if (found := _GENERATION.search(name))]
-        new = f"{index}-{max(numbers, default=0) + 1:06d}"
         kept = await self._cluster.vectors(index, fresh=True) if old else Vectors(None, None)
         embedder = self._embedder_of(index, kept)
-        await self._call("DELETE", new, params={"ignore_unavailable": "true"})
-        await self._make(new, embedder)
-        filled = False
-        try:
-            report = await self._fill(docs, new, embedder.dims if embedder else None, embedder)
-            filled = not report.failed
-        finally:
-            if not filled:
-                await self._call("DELETE", new)
-        if filled:
-            await self._switch(index, old, new)
+        fields = model_properties(model) if model else kept.model
+        async with generation(self._cluster, index, old) as (new, mark):
+            meta = await self._make(new, embedder, fields=fields, mark=mark)
+            filled = False
+            try:
+                async with kept_alive(self._cluster, new, meta):
+                    dims = embedder.dims if embedder else None
+                    report = await self._fill(docs, new, dims, embedder)
+                if not report.failed:
+                    await self._switch(index, old, new)
+                    filled = True
+            finally:
+                if not filled:
+                    await self._call("DELETE", new, params={"ignore_unavailable": "true"})
         return report
 
     async def _switch(self, index: str, old: list[str], new: str) -> None:
@@ -194,24 +197,36 @@ class Indexes:
             keep_vectors=partial(self._add_vector_field, index, embedder),
         )
 
+    async def _make_first(self, index: str) -> None:
+        try:
+            await self._make(f"{index}-000001", self._embedder, alias=index)
+        except RetrievalError:
+            if not await self._concrete(index):  # else another process has just made it
+                raise
+
     async def _make(
         self,
         name: str,
         embedder: Embedder | None,
         *,
-        model: type | None = None,
+        fields: Mapping[str, Any] | None = None,
         alias: str | None = None,
-    ) -> None:
+        mark: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Make an index with typed `fields` of metadata; returns its mapping's `_meta`."""
         body = index_mapping(
             self._cluster.fields,
             (await self._cluster.info()).product,
             dims=embedder.dims if embedder else None,
             embedder=embedder.name if embedder else None,
-            model=model,
+            typed=fields,
         )
         if alias:
             body["aliases"] = {alias: {}}
+        meta: dict[str, Any] = body["mappings"]["_meta"]
+        meta.update(mark or {})
         await self._call("PUT", name, body=body)
+        return meta
 
     async def _add_vector_field(self, index: str, embedder: Embedder | None, dims: int) -> None:
         """Let an index that was made without vectors keep them; what it says of itself stays."""
@@ -220,7 +235,13 @@ class Indexes:
         field = vector_property(dims, (await self._cluster.info()).product)
         body = {
             "properties": {self._cluster.fields.vector: field},
-            "_meta": {**kept, "phloem": {"embedder": embedder.name if embedder else None}},
+            "_meta": {
+                **kept,
+                "phloem": {
+                    **kept.get("phloem", {}),
+                    "embedder": embedder.name if embedder else None,
+                },
+            },
         }
         await self._call("PUT", index, "/_mapping", body=body)
 
@@ -235,7 +256,11 @@ class Indexes:
     async def _own(self, index: str) -> list[str]:
         """The same, if they are phloem's to remove: the index itself, or its generations."""
         names = await self._concrete(index)
-        other = [name for name in names if name != index and not _is_generation(name, index)]
+        other = [
+            name
+            for name in names
+            if name != index and not re.fullmatch(re.escape(index) + GENERATION, name)
+        ]
         if other:
             raise RetrievalError(
                 f"{index!r} at {self._cluster.caller.address} is an alias of {', '.join(other)},"
@@ -279,10 +304,6 @@ class Indexes:
             hint=f"phloem index add PATH... --index {index}",
             index=index,
         )
-
-
-def _is_generation(name: str, index: str) -> bool:
-    return bool(re.fullmatch(rf"{re.escape(index)}-\d{{6}}", name))
 
 
 _UNITS = {"b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "tb": 1024**4}

@@ -9,6 +9,7 @@ declares them.
 from __future__ import annotations
 
 import types
+from collections.abc import Mapping
 from datetime import date, datetime, time
 from enum import Enum
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -43,15 +44,16 @@ def index_mapping(
     *,
     dims: int | None = None,
     embedder: str | None = None,
-    model: type | None = None,
+    typed: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The body that creates an index with `dims`-dimensional vectors, if any."""
+    """The body that creates an index with `dims`-dimensional vectors, if any, and the field types
+    `typed` (of `model_properties`); the index remembers these for its rebuilds."""
     meta = fields.meta or "meta"
     properties: dict[str, Any] = {
         fields.text: {"type": "text"},
         fields.title: {"type": "text"},
         FINGERPRINT: {"type": "keyword", "index": False},
-        meta: {"type": "object", "properties": model_properties(model) if model else {}},
+        meta: {"type": "object", "properties": dict(typed or {})},
     }
     settings: dict[str, Any] = {"number_of_shards": 1}
     if dialect == "opensearch":
@@ -68,7 +70,7 @@ def index_mapping(
         "mappings": {
             "date_detection": False,
             "dynamic_templates": templates,
-            "_meta": {"phloem": {"embedder": embedder}},
+            "_meta": {"phloem": {"embedder": embedder, "fields": dict(typed or {})}},
             "properties": properties,
         },
     }

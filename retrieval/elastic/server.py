@@ -94,9 +94,11 @@ class ServerRetriever:
         """See `base.Index.add`."""
         return await self._indexes.add(docs, index)
 
-    async def rebuild(self, docs: Iterable[Document], *, index: str = "default") -> AddReport:
+    async def rebuild(
+        self, docs: Iterable[Document], *, index: str = "default", model: type | None = None
+    ) -> AddReport:
         """See `base.Index.rebuild`."""
-        return await self._indexes.rebuild(docs, index)
+        return await self._indexes.rebuild(docs, index, model)
 
     async def delete(self, ids: Iterable[str], *, index: str = "default") -> int:
         """See `base.Index.delete`."""

@@ -81,8 +81,14 @@ class EmbeddedIndex:
         """See `base.Index.add`."""
         return await self._write(self._add, Layout(self.root, index), docs)
 
-    async def rebuild(self, docs: Iterable[Document], *, index: str = "default") -> AddReport:
-        """See `base.Index.rebuild`."""
+    async def rebuild(
+        self,
+        docs: Iterable[Document],
+        *,
+        index: str = "default",
+        model: type | None = None,  # noqa: ARG002
+    ) -> AddReport:
+        """See `base.Index.rebuild`. Types are read off the values, not `model`."""
         return await self._write(self._rebuild, Layout(self.root, index), docs)
 
     async def delete(self, ids: Iterable[str], *, index: str = "default") -> int:

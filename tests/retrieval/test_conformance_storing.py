@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from phloem.errors import IndexNotFound, RetrievalError
+from phloem.errors import IndexLocked, IndexNotFound, RetrievalError
 from phloem.retrieval import Document, Hits, Query
 from phloem.retrieval.admin import Store
 
@@ -149,3 +150,38 @@ async def test_adding_a_known_id_replaces_the_document(store: Store, index: str)
     assert await store.count(index=index) == 2
     assert ids(await store.search(Query("old", index=index))) == []
     assert ids(await store.search(Query("new", index=index))) == ["a"]
+
+
+async def test_two_rebuilds_at_once(open_store: Callable[..., Store], index: str) -> None:
+    """Of two rebuilds of one index one is told that the other is under way, or they follow each
+    other; either way the index then holds one whole edition, and can be rebuilt again."""
+    stores = [open_store(), open_store()]
+    editions = {name: [f"{name}{number}" for number in range(400)] for name in ("a", "b")}
+    await stores[0].add([Document("old", "x")], index=index)
+
+    async def rebuild(store: Store, name: str) -> str:
+        try:
+            await store.rebuild([Document(id_, "x") for id_ in editions[name]], index=index)
+        except IndexLocked as error:
+            return error.message
+        return "done"
+
+    ends = await asyncio.gather(*map(rebuild, stores, editions))
+    assert "done" in ends
+    assert all(end == "done" or index in end for end in ends)
+    assert await stores[0].ids(index=index) in [sorted(ids) for ids in editions.values()]
+    names = [info.name for info in await stores[0].indexes() if info.name.startswith(index)]
+    assert names == [index]
+    assert (await stores[1].rebuild([Document("new", "x")], index=index)).added == 1
+    assert await stores[0].ids(index=index) == ["new"]
+
+
+async def test_two_that_fill_a_new_index_at_once(
+    open_store: Callable[..., Store], index: str
+) -> None:
+    """Whoever comes second adds to the index that the first has just made."""
+    stores = [open_store(), open_store()]
+    adding = (store.add([Document(f"d{n}", "x")], index=index) for n, store in enumerate(stores))
+    reports = await asyncio.gather(*adding)
+    assert [report.added for report in reports] == [1, 1]
+    assert await stores[0].ids(index=index) == ["d0", "d1"]

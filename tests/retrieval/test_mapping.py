@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from datetime import date, datetime
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -9,7 +11,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from phloem.errors import ConfigError, RetrievalError
+from phloem.errors import ConfigError, IndexLocked, RetrievalError
 from phloem.retrieval import (
     Document,
     ElasticsearchRetriever,
@@ -221,3 +223,70 @@ def test_opensearch_takes_no_api_key() -> None:
 
     with pytest.raises(ConfigError, match="not an API key"):
         OpenSearchTransport(Address.parse("http://h", api_key="k"))
+
+
+REBUILDER = """
+import asyncio, sys, time
+from phloem.retrieval import Document, ElasticsearchRetriever
+
+def docs():
+    for number in range(10_000):
+        if number == 600:
+            print("under way", flush=True)
+        yield Document(f"d{number}", "x")
+        time.sleep(0.001)
+
+asyncio.run(ElasticsearchRetriever(sys.argv[1]).rebuild(docs(), index=sys.argv[2]))
+"""
+
+
+async def test_a_rebuild_that_was_killed_is_cleared_away(server_url: str, index: str) -> None:
+    """While a rebuild runs another is refused, naming its process; once that was killed the next
+    one goes through and removes what it left."""
+    server = ElasticsearchRetriever(server_url)
+    await server.add([Document("old", "x")], index=index)
+    command = [sys.executable, "-c", REBUILDER, server_url, index]
+    other = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert other.stdout is not None
+    await other.stdout.readline()
+    with pytest.raises(IndexLocked, match=f"being rebuilt by process {other.pid}"):
+        await server.rebuild([Document("new", "x")], index=index)
+    other.kill()
+    await other.wait()
+    assert await server.ids(index=index) == ["old"]
+    await server.rebuild([Document("new", "x")], index=index)
+    assert await server.ids(index=index) == ["new"]
+    names = [info.name for info in await server.indexes() if info.name.startswith(index)]
+    assert names == [index]
+    await server.drop(index)
+    await server.aclose()
+
+
+async def test_a_rebuild_keeps_or_changes_the_field_types(server_url: str, index: str) -> None:
+    """The types of a pydantic model outlive a rebuild; a rebuild with another model changes them
+    without a gap."""
+
+    class Old(BaseModel):
+        day: date
+
+    class New(BaseModel):
+        day: str
+
+    server = ElasticsearchRetriever(server_url)
+
+    async def types() -> dict[str, str]:
+        path = f"/{index}/_mapping"
+        (found,) = (await server._caller.call("GET", path, index=index, seconds=10)).values()
+        fields = found["mappings"]["properties"]["meta"]["properties"]
+        return {name: field["type"] for name, field in fields.items()}
+
+    await server.create(index, model=Old)
+    await server.rebuild([Document("a", "x", meta={"day": "2024-05-01"})], index=index)
+    assert await types() == {"day": "date"}
+    wrong = await server.rebuild([Document("b", "x", meta={"day": "someday"})], index=index)
+    assert [id_ for id_, _ in wrong.failed] == ["b"]
+    assert await server.ids(index=index) == ["a"]
+    await server.rebuild([Document("b", "x", meta={"day": "someday"})], index=index, model=New)
+    assert await types() == {"day": "keyword"}
+    await server.drop(index)
+    await server.aclose()
