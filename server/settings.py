@@ -78,6 +78,9 @@ class Settings(BaseSettings):
     """SQLite file of runs; None keeps runs in memory only."""
     keep_runs: int = Field(10_000, ge=1)
     """Finished runs kept; the oldest go first."""
+    trace_values: bool | None = None
+    """Whether events of runs also tell the program's variables, what steps ask for, and the
+    source at an error. None: on a server without keys, where only its owner reads them."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_prompts: bool = False

@@ -113,6 +113,7 @@ class RunManager:
             "deadline": row.options.get("deadline_s"),
             "token_budget": row.options.get("token_budget"),
             "namespace": row.caller if self.state.settings.isolate_keys else "",
+            "trace_values": self._traces_values(),
         }
         own = registered.program.parameters
         settings |= row.options.get("sampling", {})
@@ -123,6 +124,10 @@ class RunManager:
         started.run.id = row.id
         started.run.trace_id = row.trace_id
         return started
+
+    def _traces_values(self) -> bool:
+        asked = self.state.settings.trace_values
+        return not self.state.keys if asked is None else asked
 
     async def cancel(self, run: str) -> None:
         """End a run that is not over, and wait for its end."""

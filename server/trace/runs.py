@@ -53,9 +53,11 @@ def _error(reply: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Tra
     where = told.get("where") or {}
     failures = [event for event in events if event["type"] == "run_failed"]
     failed: Mapping[str, Any] = failures[-1] if failures else {}
+    kind = failed.get("error") or camel(told["code"])
     return TraceError(
-        type=failed.get("error") or camel(told["code"]),
-        message=told["message"],
+        type=kind,
+        # Of a program's own exception the reply's message begins with its class.
+        message=told["message"].removeprefix(f"{kind}: "),
         hint=told.get("hint"),
         program=where.get("program") or reply.get("program"),
         node=failed.get("node") or where.get("node"),
