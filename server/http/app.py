@@ -32,6 +32,8 @@ from phloem.server.programs import (
 )
 from phloem.server.programs.manager import RunManager
 from phloem.server.sglang import generate, info
+from phloem.server.viewer import routes as traces
+from phloem.server.viewer.source import ServerSource
 
 __all__ = ["create_app"]
 
@@ -49,6 +51,7 @@ ROUTERS = (
     generate.router,
     info.router,
     page.router,
+    traces.router,
 )
 
 
@@ -67,6 +70,8 @@ def create_app(state: ServerState, manager: RunManager) -> FastAPI:
     )
     app.state.server = state
     app.state.manager = manager
+    app.state.traces = ServerSource(manager)
+    app.state.asks_for_key = bool(state.keys)
     add_handlers(app)
     for router in ROUTERS:
         app.include_router(router)

@@ -15,8 +15,8 @@ from phloem.server.http.replies import RequestError, json_reply
 
 __all__ = ["OPEN_PATHS", "Gatekeeper"]
 
-OPEN_PATHS = frozenset({"/", "/health", "/ready", "/metrics"})
-"""Need no key: probes and scrapers have none, and the page asks for one itself."""
+OPEN_PATHS = frozenset({"/", "/traces", "/health", "/ready", "/metrics"})
+"""Need no key: probes and scrapers have none, and the pages ask for one themselves."""
 
 
 class Gatekeeper:
