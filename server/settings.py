@@ -41,6 +41,14 @@ class Settings(BaseSettings):
     es_url: SecretStr | None = None
     """Elasticsearch; takes the place of the embedded indexes. May hold a password: a secret."""
 
+    engine_process: bool = True
+    """Run the engine in a child process, which is replaced when it dies, hangs or leaks."""
+    engine_memory_bytes: int | None = Field(None, ge=2**20)
+    """Memory of that process's own (mapped weights do not count) above which it is replaced; None
+    is what it has once the model is loaded, plus the KV pool, plus 2 GiB."""
+    engine_stuck_s: float = Field(30.0, gt=0)
+    """Without a sign of life for this long it is replaced."""
+
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     root_path: str = ""

@@ -1,14 +1,15 @@
-"""The server's engine: loading, loaded, or failed to load.
+"""The server's engine: loading, loaded, being replaced, or failed to load.
 
 What lives here: the holder of the one `Backend`, which loads it while the server already
-answers probes. What does not: the backend (runtime) and the crossing to its loop
-(`bridge.py`).
+answers probes. What does not: the backend (runtime), which replaces its own process, and the
+crossing to its loop (`bridge.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import structlog
 
@@ -19,6 +20,18 @@ from phloem.server.http import bridge
 __all__ = ["Engine"]
 
 log = structlog.get_logger("phloem.server")
+
+_POLL_S = 0.05
+
+
+@runtime_checkable
+class Supervised(Protocol):
+    """A backend whose engine may be gone for a while, as the hosted one's."""
+
+    @property
+    def state(self) -> str:
+        """ "ready" when it can work, else a word for people."""
+        ...
 
 
 class Engine:
@@ -32,8 +45,24 @@ class Engine:
 
     @property
     def loaded(self) -> bool:
-        """Whether requests can be served."""
+        """Whether there is a backend. Requests are served, or wait while it is replaced."""
         return self._backend is not None
+
+    @property
+    def status(self) -> str:
+        """ "loaded", "loading", "restarting", or "failed: " and the error's class."""
+        if self.error is not None:
+            return f"failed: {type(self.error).__name__}"
+        if self._backend is None:
+            return "loading"
+        if isinstance(self._backend, Supervised) and self._backend.state != "ready":
+            return self._backend.state
+        return "loaded"
+
+    async def replaced(self) -> None:
+        """Wait until an engine that went away is back."""
+        while self.status != "loaded":  # noqa: ASYNC110 - it changes on another thread
+            await asyncio.sleep(_POLL_S)
 
     @property
     def backend(self) -> Backend:

@@ -42,15 +42,13 @@ async def health() -> Health:
 @router.get("/ready", responses={503: {"model": Ready, "description": "Not ready."}})
 async def ready(state: State) -> Response:
     """Whether the model is loaded and the index, where one is set, can be reached."""
-    model = "loaded" if state.engine.loaded else "loading"
-    if state.engine.error is not None:
-        model = f"failed: {type(state.engine.error).__name__}"
+    model = state.engine.status
     index = "ok"
     try:
         await state.check_index()
     except PhloemError as error:
         index = f"failed: {type(error).__name__}"
-    good = state.engine.loaded and index == "ok"
+    good = model == "loaded" and index == "ok"
     return json_reply(
         200 if good else 503, Ready(ready=good, model=model, index=index).model_dump()
     )

@@ -24,6 +24,9 @@ from phloem.programs import registry
 from phloem.programs.protocol import Backend
 from phloem.retrieval.base import Retriever
 from phloem.retrieval.defaults import default_retriever
+from phloem.runtime.host.backend import HostedBackend
+from phloem.runtime.host.supervisor import Limits
+from phloem.runtime.model.store import DEFAULT_MODEL
 from phloem.server.http.app import create_app
 from phloem.server.http.engine import Engine
 from phloem.server.http.logs import configure_logs
@@ -66,11 +69,21 @@ def _parts(
 
 
 def _backend(settings: Settings) -> Backend:
-    """The embedded engine with the model of the settings; a part that was set wins."""
-    if settings.model is not None:
+    """The engine of the settings; without a model in them, a part that a program has set wins."""
+
+    def make() -> Backend:
+        model = settings.model or DEFAULT_MODEL
+        if settings.engine_process:
+            limits = Limits(settings.engine_memory_bytes, stuck_s=settings.engine_stuck_s)
+            return HostedBackend(model, limits=limits)
         # torch is loaded with the model, not before the server answers probes.
         embedded = importlib.import_module("phloem.runtime.embedded")
-        registry.set_default("backend", embedded.EmbeddedBackend(settings.model))
+        made: Backend = embedded.EmbeddedBackend(model)
+        return made
+
+    registry.register("backend", make)
+    if settings.model is not None:
+        registry.reset("backend")
     backend: Backend = registry.default("backend")
     return backend
 

@@ -4,9 +4,10 @@ What lives here: the wire form and where a reader begins. What does not: the eve
 (`phloem/programs/events.py`).
 
 The name of an event is its type; its id is ATTEMPT-NUMBER. A reader that comes back with
-`Last-Event-ID` gets what follows it, no less and no more. After a restart of the server the
-run's attempt is another one, whose events are told from the first: they repeat what the record
-holds, so a reader with an id of an earlier attempt begins anew.
+`Last-Event-ID` gets what follows it, no less and no more. After a restart of the server, or of the
+engine under it, the run's attempt is another one, whose events are told from the first: they repeat
+what the record holds, so a reader with an id of an earlier attempt begins anew. One who reads on
+while the engine is replaced gets a "restarted" event, and then the new attempt's.
 The last events are "error", if it failed, and "done" with the run as GET shows it.
 """
 
@@ -44,10 +45,10 @@ def event_stream(live: LiveRun, manager: RunManager, start: int, *, owned: bool)
 
 
 async def _events(live: LiveRun, start: int, owned: bool) -> AsyncGenerator[bytes, None]:
-    attempt = live.row.attempt
+    live.streamed = live.streamed or owned
     try:
         async with contextlib.aclosing(live.follow(start)) as events:
-            async for number, name, data in events:
+            async for attempt, number, name, data in events:
                 yield event(data, name=name, id=f"{attempt}-{number}")
     finally:
         if owned:

@@ -2,6 +2,8 @@
 
 What lives here: `LiveRun`. What does not: starting one (`manager.py`) and the rows of runs that
 are over (`rows.py`). Used on the web server's loop only.
+
+A run whose engine was replaced under it begins a new attempt, whose events are told from the first.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from phloem.server.programs.rows import RunRow
 
 __all__ = ["LiveRun", "RunEvent"]
 
-RunEvent = tuple[int, str, str]
-"""The event's number in its attempt, its name, its data as JSON text."""
+RunEvent = tuple[int, int, str, str]
+"""The attempt, the event's number in it, its name, its data as JSON text."""
 
 
 class LiveRun:
@@ -29,6 +31,8 @@ class LiveRun:
         self.error: BaseException | None = None
         self.cancelled_by: str | None = None
         """Who ended it early: "client" or "server"."""
+        self.streamed = False
+        """Whether its owner reads the events as they come, and takes none back."""
         self._news = asyncio.Event()
         self._cancel: Callable[[], Any] | None = None
 
@@ -36,6 +40,17 @@ class LiveRun:
         """Add an event and wake the readers."""
         self.events.append((name, json.dumps(data, default=repr, ensure_ascii=False)))
         self._wake()
+
+    def begin_again(self, reason: str) -> None:
+        """A new attempt: its first event says so to whoever has read of the one before."""
+        self.row.attempt += 1
+        self.events = []
+        self.put("restarted", {"attempt": self.row.attempt, "reason": reason})
+
+    @property
+    def told_text(self) -> bool:
+        """Whether this attempt has told of text that was generated."""
+        return any(name == "token" for name, _ in self.events)
 
     def close(self) -> None:
         """Say that no event follows."""
@@ -60,15 +75,19 @@ class LiveRun:
                 self._cancel()
 
     async def follow(self, start: int = 0) -> AsyncGenerator[RunEvent, None]:
-        """Events from number `start` on, until the run is over."""
-        position = start
+        """Events from number `start` of this attempt on, until the run is over."""
+        attempt, position = self.row.attempt, start
         while True:
-            while position < len(self.events):
-                yield (position, *self.events[position])
+            if attempt != self.row.attempt:
+                attempt, position = self.row.attempt, 0
+            if position < len(self.events):
+                name, data = self.events[position]
+                yield (attempt, position, name, data)
                 position += 1
-            if self.over:
+            elif self.over:
                 return
-            await self._news.wait()
+            else:
+                await self._news.wait()
 
     async def ended(self) -> None:
         """Wait until the run is over."""

@@ -5,6 +5,10 @@ itself (it happens on the engine's loop, see `programs/executor`).
 
 A background run is on disk before its 202. When the server stops, background runs keep their
 status and go on at the next start; others become "interrupted", which their clients may resume.
+
+When the engine's process is replaced, a run that lost a step to it is executed again on its record,
+so no effect that was recorded happens twice. Only a stream that has told its reader of text can't
+take that back: it ends with the error, and its client may resume the run.
 """
 
 from __future__ import annotations
@@ -13,11 +17,11 @@ import asyncio
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
-from phloem.errors import Cancelled, Overloaded, PhloemError, where_of
+from phloem.errors import Cancelled, EngineRestarted, Overloaded, PhloemError, where_of
 from phloem.programs.api.start import Started, prepare
 from phloem.programs.executor.loop import submit
 from phloem.programs.executor.values import show
@@ -34,7 +38,13 @@ from phloem.server.programs.spans import RunSpan
 
 __all__ = ["RunManager"]
 
+T = TypeVar("T")
+
 log = structlog.get_logger("phloem.server")
+
+LOST_AT_MOST = 5
+"""Engines that a run may lose one after the other without any progress: it may be what kills
+them."""
 
 
 class RunManager:
@@ -66,7 +76,7 @@ class RunManager:
         except PhloemError:
             started.coroutine.close()
             raise
-        return self._launch(row, started)
+        return self._launch(row, registered, started)
 
     async def resume(self, row: RunRow, *, repeat_unfinished: bool = False) -> LiveRun:
         """Go on with a run that is not over. A run of another program or model becomes
@@ -91,7 +101,8 @@ class RunManager:
         effects = await asyncio.to_thread(read_effects, self.runs.store, row.id)
         record = JournalRecord.load(row.id, self.runs.store, effects, row.seed)
         record.repeat_unfinished = repeat_unfinished
-        return self._launch(row, self._prepare(self.catalog.get(row.program), row, record))
+        registered = self.catalog.get(row.program)
+        return self._launch(row, registered, self._prepare(registered, row, record))
 
     def differences(self, row: RunRow) -> list[str]:
         """Why a run can't go on with what is loaded now; empty if it can."""
@@ -154,17 +165,17 @@ class RunManager:
         self._tasks.add(task)
         task.add_done_callback(ended)
 
-    def _launch(self, row: RunRow, started: Started) -> LiveRun:
+    def _launch(self, row: RunRow, registered: Registered, started: Started) -> LiveRun:
         live = LiveRun(row)
         self.live[row.id] = live
-        task = asyncio.ensure_future(self._watch(live, started))
+        task = asyncio.ensure_future(self._watch(live, registered, started))
         self._watched.add(task)
         task.add_done_callback(self._watched.discard)
         return live
 
     # --- watching
 
-    async def _watch(self, live: LiveRun, started: Started) -> None:
+    async def _watch(self, live: LiveRun, registered: Registered, started: Started) -> None:
         """From the queue to the end; whatever happens, the run's end is kept and told."""
         arrived = time.monotonic()
         try:
@@ -174,14 +185,48 @@ class RunManager:
             await self._end(live, started, refused, arrived)
             return
         try:
-            error = await self._run(live, started)
+            started, error = await self._run_to_its_end(live, registered, started)
         finally:
             lease.release()
         await self._end(live, started, error, arrived)
 
+    async def _run_to_its_end(
+        self, live: LiveRun, registered: Registered, started: Started
+    ) -> tuple[Started, BaseException | None]:
+        """Do it, again if its engine was replaced; returns the last execution and its error."""
+        lost = 0
+        while True:
+            known = _effects(started)
+            error = await self._run(live, started)
+            if not isinstance(error, EngineRestarted) or (live.streamed and live.told_text):
+                return started, error
+            lost = lost + 1 if _effects(started) == known else 1
+            if lost >= LOST_AT_MOST:
+                return started, error
+            log.warning("run_lost_its_engine", run=live.row.id, reason=error.details.get("reason"))
+            try:
+                await self._waited(live, self.state.engine.replaced())
+                started = await self._again(live, registered, str(error.details.get("reason")))
+            except PhloemError as problem:
+                return started, problem
+
+    async def _again(self, live: LiveRun, registered: Registered, reason: str) -> Started:
+        """The run from its beginning, on what its last execution recorded."""
+        row = live.row
+        live.begin_again(reason)
+        # Writes are done in order: when this one is on disk, so are the effects.
+        await asyncio.wrap_future(self.runs.update(row.id, attempt=row.attempt))
+        effects = await asyncio.to_thread(read_effects, self.runs.store, row.id)
+        record = JournalRecord.load(row.id, self.runs.store, effects, row.seed)
+        return self._prepare(registered, row, record)
+
     async def _place(self, live: LiveRun) -> Lease:
         """A place at the engine. A run that was acknowledged waits as long as it takes."""
-        waiting = asyncio.ensure_future(self._enter(live))
+        return await self._waited(live, self._enter(live))
+
+    async def _waited(self, live: LiveRun, work: Coroutine[Any, Any, T]) -> T:
+        """The outcome of `work`, which the run's cancellation ends."""
+        waiting = asyncio.ensure_future(work)
         live.on_cancel(waiting.cancel)
         try:
             return await waiting
@@ -286,6 +331,11 @@ def cancelled(live: LiveRun) -> PhloemError:
         "the server is stopping" if from_server else "the run was cancelled",
         hint="resume it when the server is back" if from_server else None,
     )
+
+
+def _effects(started: Started) -> int:
+    """How many effects a run's record has."""
+    return sum(map(len, started.run.record.entries.values()))
 
 
 def _status(live: LiveRun, error: BaseException | None) -> Any:

@@ -106,6 +106,10 @@ class View {
     else if (name === "step_finished") this.item(key, data).textContent = data.text || JSON.stringify(data.value);
     else if (name === "retrieved") this.item(key, data).textContent = data.hits.map((hit) => hit.title || hit.id).join(", ") || "nothing found";
     else if (name === "step_failed") this.item(key, data).parentElement.classList.add("failed");
+    else if (name === "restarted") {
+      this.steps.replaceChildren();
+      this.open.clear();
+    }
     else if (name === "error") this.failed(data);
     else if (name === "done" && data.status === "succeeded") {
       this.outcome.textContent = typeof data.value === "string" ? data.value : JSON.stringify(data.value);
