@@ -1,12 +1,13 @@
 """What `phloem index ...` does, as plain functions.
 
 What lives here: the commands' work. What does not: how their results look (`server/cli`), and
-ingestion itself (`ingest/pipeline.py`). Each takes the store to work on; None is the default
-one (`defaults.default_retriever`).
+ingestion itself (`ingest/pipeline.py`). Each takes the store to work on: an object, the URL of an
+Elasticsearch server, or None for the default one (`defaults.default_retriever`).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ __all__ = [
     "Store",
     "add",
     "check",
+    "create",
     "delete",
     "drop",
     "list_indexes",
@@ -42,6 +44,9 @@ __all__ = [
 
 Store: TypeAlias = ServerRetriever | EmbeddedIndex
 """What both searches and stores."""
+
+Where: TypeAlias = Store | str | None
+"""A store, the URL of an Elasticsearch server, or None for the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +65,18 @@ async def add(
     embed: bool = False,
     chunking: Chunking | None = None,
     progress: Callback | None = None,
-    store: Store | None = None,
+    store: Where = None,
 ) -> IngestReport:
     """Add files and folders; see `ingest.pipeline.add_files`. With `embed` a new index keeps
     vectors of the default embedding model."""
     async with _opened(store, embed=embed) as opened:
         return await add_files(opened, paths, index=index, chunking=chunking, progress=progress)
+
+
+async def create(index: str, *, model: type | None = None, store: Where = None) -> None:
+    """Make an empty index; `model` is a pydantic model of the documents' metadata."""
+    async with _opened(store) as opened:
+        await opened.create(index, model=model)
 
 
 async def rebuild(
@@ -75,7 +86,7 @@ async def rebuild(
     embed: bool = False,
     chunking: Chunking | None = None,
     progress: Callback | None = None,
-    store: Store | None = None,
+    store: Where = None,
 ) -> IngestReport:
     """Replace an index by what the files hold; see `ingest.pipeline.rebuild_from_files`."""
     async with _opened(store, embed=embed) as opened:
@@ -84,19 +95,19 @@ async def rebuild(
         )
 
 
-async def search(query: Query, *, store: Store | None = None) -> Hits:
+async def search(query: Query, *, store: Where = None) -> Hits:
     """The hits of `query`."""
     async with _opened(store) as opened:
         return await opened.search(query)
 
 
-async def list_indexes(*, store: Store | None = None) -> list[IndexInfo]:
+async def list_indexes(*, store: Where = None) -> list[IndexInfo]:
     """All indexes, by name."""
     async with _opened(store) as opened:
         return await opened.indexes()
 
 
-async def show(index: str, *, sample: int = 3, store: Store | None = None) -> IndexDetails:
+async def show(index: str, *, sample: int = 3, store: Where = None) -> IndexDetails:
     """One index and its first `sample` documents by id. Raises `IndexNotFound`."""
     async with _opened(store) as opened:
         found = [info for info in await opened.indexes() if info.name == index]
@@ -112,19 +123,19 @@ async def show(index: str, *, sample: int = 3, store: Store | None = None) -> In
         return IndexDetails(info, opened.source, tuple(documents))
 
 
-async def delete(ids: Iterable[str], *, index: str = "default", store: Store | None = None) -> int:
+async def delete(ids: Iterable[str], *, index: str = "default", store: Where = None) -> int:
     """Remove documents by id; returns how many existed."""
     async with _opened(store) as opened:
         return await opened.delete(ids, index=index)
 
 
-async def drop(index: str, *, store: Store | None = None) -> None:
+async def drop(index: str, *, store: Where = None) -> None:
     """Remove a whole index. Raises `IndexNotFound`."""
     async with _opened(store) as opened:
         await opened.drop(index)
 
 
-async def check(*, store: Store | None = None) -> str:
+async def check(*, store: Where = None) -> str:
     """Who would answer searches, as one line. Raises the error that a search would meet."""
     async with _opened(store) as opened:
         if isinstance(opened, EmbeddedIndex):
@@ -134,12 +145,13 @@ async def check(*, store: Store | None = None) -> str:
 
 
 @asynccontextmanager
-async def _opened(store: Store | None, *, embed: bool = False) -> AsyncIterator[Store]:
-    """`store`, or the default one, which is closed afterwards."""
-    if store is not None:
+async def _opened(store: Where, *, embed: bool = False) -> AsyncIterator[Store]:
+    """`store`, or the one that its URL names or the default one, which are closed afterwards."""
+    if store is not None and not isinstance(store, str):
         yield store
         return
-    made = default_retriever(embedder=embedder_named(DEFAULT) if embed else None)
+    environment = {**os.environ, "PHLOEM_ES_URL": store} if store else None
+    made = default_retriever(environment, embedder=embedder_named(DEFAULT) if embed else None)
     try:
         yield made
     finally:

@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
+from phloem.server.cli import trace_app
+
 __all__ = ["app"]
 
 app = typer.Typer(
@@ -29,6 +31,8 @@ grammar = typer.Typer(help="Look into constraints.", no_args_is_help=True)
 app.add_typer(index, name="index")
 app.add_typer(model, name="model")
 app.add_typer(grammar, name="grammar")
+app.add_typer(trace_app.trace, name="trace")
+app.command("trace-proxy")(trace_app.trace_proxy)
 
 Target = Annotated[str, typer.Argument(metavar="FILE:FUNCTION", help="a program in a file")]
 Index = Annotated[str, typer.Option("--index", "-i", help="name of the index")]
@@ -38,6 +42,12 @@ Embed = Annotated[
 ]
 
 
+EsUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--es-url", help="Elasticsearch server (default: PHLOEM_ES_URL, else the embedded index)"
+    ),
+]
 Arguments = Annotated[
     list[str] | None,
     typer.Option("--arg", metavar="NAME=VALUE", help="an argument, where --NAME is an option here"),
@@ -155,6 +165,9 @@ def serve(
     api_key_file: Annotated[Path | None, typer.Option(help="hashed keys, one a line")] = None,
     journal: Annotated[Path | None, typer.Option(help="SQLite file that runs survive in")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of settings")] = None,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="no process of its own for the engine")
+    ] = False,
     reload: Annotated[bool, typer.Option("--reload", help="restart when a file changes")] = False,
     hash_key: Annotated[
         str | None, typer.Option(metavar="NAME", help="make a key, print its line, and end")
@@ -167,7 +180,7 @@ def serve(
     given = {
         "programs": tuple(files or ()) or None, "model": model, "index_dir": index,
         "es_url": es_url, "host": host, "port": port, "api_key_file": api_key_file,
-        "journal": journal,
+        "journal": journal, "engine_process": False if in_process else None,
     }  # fmt: skip
     _command("serve", "serve", given, config, reload, hash_key)
 
@@ -192,15 +205,31 @@ def bench(
 
 
 @index.command("add")
-def index_add(paths: Paths, index: Index = "default", embed: Embed = False) -> None:
+def index_add(
+    paths: Paths, index: Index = "default", embed: Embed = False, es_url: EsUrl = None
+) -> None:
     """Add files and folders; what is there already and has not changed is left alone."""
-    _command("index", "add", paths, index, embed)
+    _command("index", "add", paths, index, embed, es_url)
+
+
+@index.command("create")
+def index_create(
+    index: Annotated[str, typer.Argument(help="name of the index")],
+    fields: Annotated[
+        str | None, typer.Option(metavar="FILE.py:MODEL", help="pydantic model of the metadata")
+    ] = None,
+    es_url: EsUrl = None,
+) -> None:
+    """Make an empty index; only needed where metadata have types of their own."""
+    _command("index", "create", index, fields, es_url)
 
 
 @index.command("rebuild")
-def index_rebuild(paths: Paths, index: Index = "default", embed: Embed = False) -> None:
+def index_rebuild(
+    paths: Paths, index: Index = "default", embed: Embed = False, es_url: EsUrl = None
+) -> None:
     """Put files and folders in place of all that an index holds, without a gap for searches."""
-    _command("index", "rebuild", paths, index, embed)
+    _command("index", "rebuild", paths, index, embed, es_url)
 
 
 @index.command("search")
@@ -211,33 +240,36 @@ def index_search(
     mode: Annotated[SearchMode, typer.Option(help="by words, by meaning, or both")] = (
         SearchMode.bm25
     ),
+    es_url: EsUrl = None,
 ) -> None:
     """Print the documents that match best."""
-    _command("index", "search", query, index, hits, mode.value)
+    _command("index", "search", query, index, hits, mode.value, es_url)
 
 
 @index.command("list")
-def index_list() -> None:
+def index_list(es_url: EsUrl = None) -> None:
     """List the indexes and how many documents each has."""
-    _command("index", "list_indexes")
+    _command("index", "list_indexes", es_url)
 
 
 @index.command("show")
 def index_show(
     index: Annotated[str, typer.Argument(help="name of the index")] = "default",
     sample: Annotated[int, typer.Option(min=0, help="how many documents to print")] = 3,
+    es_url: EsUrl = None,
 ) -> None:
     """Print what is known of an index, and its first documents."""
-    _command("index", "show", index, sample)
+    _command("index", "show", index, sample, es_url)
 
 
 @index.command("delete")
 def index_delete(
     index: Annotated[str, typer.Argument(help="name of the index")],
     ids: Annotated[list[str] | None, typer.Argument(help="ids of documents")] = None,
+    es_url: EsUrl = None,
 ) -> None:
     """Delete documents by id, or the whole index if no id is given."""
-    _command("index", "delete", index, ids or [])
+    _command("index", "delete", index, ids or [], es_url)
 
 
 @model.command("pull")

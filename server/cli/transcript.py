@@ -64,7 +64,8 @@ class Transcript:
             if text is not None:
                 before = text[max(0, span.start - _AROUND) : span.start]
                 after = text[span.end : span.end + _AROUND]
-                marks = "" if self._console.is_terminal else "**"
+                coloured = self._console.color_system and not self._console.no_color
+                marks = "" if coloured else "**"
                 line.append(": " + ("…" if span.start > _AROUND else "") + _one_line(before))
                 marked = marks + _one_line(text[span.start : span.end]) + marks
                 line.append(marked, "not dim bold black on yellow")

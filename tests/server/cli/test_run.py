@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from phloem.grammar.spec import Span
+from phloem.programs.events import Retrieved, StepFinished
+from phloem.programs.quoted import Quote
 from phloem.programs.testing import ScriptedBackend
+from phloem.server.cli.transcript import Transcript
 from tests.server.cli.conftest import Command
 
 
@@ -165,3 +171,38 @@ def test_a_file_that_does_not_parse_is_named(phloem: Command, home: Path) -> Non
     assert done.code == 2
     assert "broken.py is not valid Python" in done.err
     assert "line 1" in done.err
+
+
+def test_a_quotation_is_shown_in_its_passage(
+    phloem: Command, home: Path, scripted: ScriptedBackend
+) -> None:
+    """A quotation is followed by its document, its offsets, and the passage with it marked."""
+    (home / "notes.md").write_text("# Tea\n\nAs a rule it is said that so it is at five.\n")
+    phloem("index", "add", home / "notes.md", "--index", "notes")
+    (home / "cite.py").write_text(
+        "import phloem as ph\n\n@ph.function\ndef cite(s, question):\n"
+        '    docs = ph.retrieve("docs", question, index="notes")\n'
+        '    s += ph.quote("evidence", docs)\n'
+    )
+    out = phloem("run", "cite.py:cite", "--question", "said rule").out
+    assert "evidence: so it is\n" in out
+    assert "from notes.md, characters 26 to 34: As a rule it is said that **so it is** at" in out
+
+
+def test_a_quotation_has_colour_in_a_terminal() -> None:
+    """Where the console has colours they mark the quotation instead of asterisks."""
+    hit = {"id": "a", "text": "x" * 100 + " the words\nhere " + "y" * 100, "title": None}
+    common = {"run": "r", "at": 0.0, "path": "", "node": None, "file": None, "line": None}
+    told = Retrieved(
+        **common, seq=0, name="docs", query="q", index="i", hits=(hit,), took_ms=1.0, partial=False
+    )
+    quote = Quote("words\nhere", (Span("a", 105, 115),))
+    said = StepFinished(**common, seq=1, kind="gen", name="e", text=str(quote), value=quote)
+    console = Console(file=StringIO(), color_system="standard", force_terminal=True, width=300)
+    shown = Transcript(console)
+    shown.show(told)
+    shown.show(said)
+    text = console.file.getvalue()
+    assert "\x1b[1;30;43mwords here\x1b[0m" in text
+    assert "**" not in text
+    assert "…" in text
