@@ -198,7 +198,9 @@ def test_a_quotation_has_colour_in_a_terminal() -> None:
     )
     quote = Quote("words\nhere", (Span("a", 105, 115),))
     said = StepFinished(**common, seq=1, kind="gen", name="e", text=str(quote), value=quote)
-    console = Console(file=StringIO(), color_system="standard", force_terminal=True, width=300)
+    console = Console(
+        file=StringIO(), color_system="standard", force_terminal=True, no_color=False, width=300
+    )
     shown = Transcript(console)
     shown.show(told)
     shown.show(said)
