@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 import structlog
 
 from phloem.errors import Overloaded, PhloemError
 from phloem.programs.protocol import Backend
+from phloem.runtime.host.backend import HostedBackend
+from phloem.runtime.host.supervisor import Supervisor
 from phloem.server.http import bridge
 
 __all__ = ["Engine"]
@@ -22,16 +23,6 @@ __all__ = ["Engine"]
 log = structlog.get_logger("phloem.server")
 
 _POLL_S = 0.05
-
-
-@runtime_checkable
-class Supervised(Protocol):
-    """A backend whose engine may be gone for a while, as the hosted one's."""
-
-    @property
-    def state(self) -> str:
-        """ "ready" when it can work, else a word for people."""
-        ...
 
 
 class Engine:
@@ -55,9 +46,13 @@ class Engine:
             return f"failed: {type(self.error).__name__}"
         if self._backend is None:
             return "loading"
-        if isinstance(self._backend, Supervised) and self._backend.state != "ready":
-            return self._backend.state
-        return "loaded"
+        supervisor = self.supervisor
+        return "loaded" if supervisor is None or supervisor.state == "ready" else supervisor.state
+
+    @property
+    def supervisor(self) -> Supervisor | None:
+        """What watches the engine's process, if it has one of its own and has been loaded."""
+        return self._backend.supervisor if isinstance(self._backend, HostedBackend) else None
 
     async def replaced(self) -> None:
         """Wait until an engine that went away is back."""

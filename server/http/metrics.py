@@ -1,8 +1,8 @@
 """What the server counts, as Prometheus series that exist from the first scrape.
 
 What lives here: every series of requests, its labels and its meaning. What does not: the engine's
-own series (`runtime/metrics.py`), and when something is
-counted (`generation/account.py`, `programs/`, `context.py`).
+own series (`runtime/metrics.py`, `runtime/host/metrics.py`), and when something is counted
+(`generation/account.py`, `programs/`, `context.py`).
 
 Rule: a request is counted once, when it ends; its tokens go into the counters and into the
 per-request histograms in the same call, so `sum` of a histogram equals its counter. A request
@@ -19,6 +19,8 @@ from prometheus_client.exposition import choose_encoder
 
 from phloem.programs.protocol import Usage
 from phloem.runtime.engine.stats import Stats
+from phloem.runtime.host.metrics import ProcessCollector
+from phloem.runtime.host.supervisor import Supervisor
 from phloem.runtime.metrics import EngineCollector
 
 __all__ = ["KINDS", "OUTCOMES", "TOKENS", "Metrics"]
@@ -42,9 +44,11 @@ class Metrics:
         running: Callable[[], int],
         queued: Callable[[], int],
         engine: Callable[[], Stats | None],
+        process: Callable[[], Supervisor | None],
     ) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(EngineCollector(engine))
+        self.registry.register(ProcessCollector(process))
         add: dict[str, Any] = {"registry": self.registry}
         self.finished = Counter(
             "phloem_requests_finished", "Requests, by how they ended", ["kind", "reason"], **add

@@ -72,7 +72,12 @@ def make_state(
         analyser=analyser,
         retriever=retriever,
         gate=gate,
-        metrics=Metrics(lambda: gate.running, lambda: gate.queued, lambda: _counted(engine)),
+        metrics=Metrics(
+            lambda: gate.running,
+            lambda: gate.queued,
+            lambda: _counted(engine),
+            lambda: engine.supervisor,
+        ),
         keys=Keys.from_settings(settings),
         rate=RateLimit(settings.requests_per_minute),
     )
