@@ -76,6 +76,8 @@ def _between(
     digits = max(_DIGITS, *(len(text.partition(".")[0]) + 1 for text in bounds))
     natural = f"(?:0|[1-9][0-9]{{0,{digits - 1}}})"
     size = max(_EXACT if low_open or high_open else _PRINTED, *(len(text) + 1 for text in bounds))
+    if fractional:  # A double of more digits may be an integer.
+        size = _EXACT
     fraction = rf"(/{natural}\.[0-9]*{'[1-9]' if fractional else '[0-9]'}/ & /[0-9.]{{3,{size}}}/)"
     if whole:
         parts.append(f"/{natural}/")
