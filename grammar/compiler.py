@@ -103,6 +103,22 @@ class GrammarCompiler:
             return matcher
         return CheckedMatcher(matcher, self.tokenizer, made.tracker, made.prelude)
 
+    def portable(self, constraint: Constraint) -> str:
+        """The whole constraint as Lark text for llguidance elsewhere, with this tokenizer.
+
+        Raises `ConstraintError` for what no grammar can say alone (distinct items), and for what
+        `compile` refuses.
+        """
+        if self._get(constraint, self.timeout).tracker is not None:
+            raise ConstraintError(
+                "distinct items (uniqueItems, minProperties) can't be enforced by a server",
+                hint="bound the array, or use the embedded engine",
+            )
+        body = lower(constraint)
+        if constraint.after is None:
+            return body
+        return with_prelude(body, constraint.after, self.tokenizer.special_ids)
+
     def _get(self, constraint: Constraint, timeout: float) -> _Compiled:
         # How a text is finished when tokens run out is not part of its language.
         key = replace(constraint, finish="free")

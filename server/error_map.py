@@ -39,6 +39,7 @@ STATUS: dict[type[BaseException], int] = {
     e.DeadlineExceeded: 504,
     e.Cancelled: 499,
     e.EngineRestarted: 503,
+    e.EngineUnavailable: 502,
     e.EngineError: 500,
     e.IndexNotFound: 404,
     e.FieldNotFound: 400,

@@ -29,11 +29,18 @@ class Checker:
         """Raises `ConstraintError` for what can't be enforced in full. Off the event loop."""
         await asyncio.to_thread(self._compiler.compile, constraint)
 
+    def portable(self, constraint: Constraint) -> str:
+        """It as Lark text for llguidance on the server. Raises `ConstraintError`. Fast once
+        `compile` is done."""
+        return self._compiler.portable(constraint)
+
     def check(self, constraint: Constraint, result: StepResult) -> None:
         """Raises `EngineError` if the text is none of the constraint's, nor the beginning of one
         where it was cut."""
         cut = result.finish_reason == "length" or result.stop is not None
-        if self._fits(constraint, result.text, cut):
+        # The ids that were sent, where there are any: a special token has no text.
+        tokens = list(result.tokens) or self._tokenizer.encode(result.text)
+        if self._fits(constraint, tokens, cut):
             return
         if constraint.kind == "json_schema" and self._spaced(constraint, result.text, cut):
             return
@@ -53,11 +60,10 @@ class Checker:
         except ValueError:
             return cut
         compact = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-        return self._fits(constraint, compact, cut=False)
+        return self._fits(constraint, self._tokenizer.encode(compact), cut=False)
 
-    def _fits(self, constraint: Constraint, text: str, cut: bool) -> bool:
+    def _fits(self, constraint: Constraint, tokens: list[int], cut: bool) -> bool:
         matcher = self._compiler.matcher(constraint)
-        tokens = self._tokenizer.encode(text)
         try:
             return _accepted(matcher, tokens) and (cut or matcher.is_complete())
         except ConstraintError:

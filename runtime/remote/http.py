@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import httpx
 
-from phloem.errors import ConfigError, EngineError, Overloaded
+from phloem.errors import ConfigError, EngineError, EngineUnavailable, Overloaded
 from phloem.retrieval.base import traceparent
 from phloem.runtime.remote.limits import Limit
 
@@ -32,8 +32,9 @@ _CONNECT_S = 10.0
 class HttpClient:
     """Requests to one server. May be used from several event loops.
 
-    Failures are `EngineError` with the status and the start of the body; `Overloaded` for 429
-    and 503; `ConfigError` for 401, 403 and an address that is none.
+    Failures are `EngineError` with the status and the start of the body; `EngineUnavailable`
+    where no connection could be made or it broke; `Overloaded` for 429 and 503; `ConfigError` for
+    401, 403 and an address that is none.
     """
 
     def __init__(self, base_url: str, api_key: str | None) -> None:
@@ -62,6 +63,16 @@ class HttpClient:
     async def post(self, path: str, body: Any, limit: Limit) -> Any:
         """The whole JSON reply."""
         return self._parse(path, (await self._post(path, body, limit)).text)
+
+    async def fetch(self, path: str, limit: Limit) -> Any:
+        """The JSON at `path`."""
+        try:
+            response = await limit.wait(self._client().get(self.url + path))
+        except httpx.HTTPError as error:
+            raise self._lost(path, error) from error
+        if not response.is_success:
+            raise self._refused(path, response)
+        return self._parse(path, response.text)
 
     async def tell(self, path: str, limit: Limit, body: Any = None) -> None:
         """A request whose reply says no more than that it was done."""
@@ -100,7 +111,7 @@ class HttpClient:
             raise self._lost(path, error) from error
         finally:
             await response.aclose()
-        raise EngineError(
+        raise EngineUnavailable(
             f"{self.url}{path} ended its stream before it was done",
             hint="look into the server's log",
         )
@@ -149,13 +160,13 @@ class HttpClient:
         hint = "look into the server's log" if status >= 500 else "the server refused the request"
         return EngineError(message, hint=hint, status=status, body=body)
 
-    def _lost(self, path: str, error: httpx.HTTPError) -> EngineError:
+    def _lost(self, path: str, error: httpx.HTTPError) -> EngineUnavailable:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return EngineError(
+            return EngineUnavailable(
                 f"nobody answers at {self.url} ({what})", hint="start the server, check the URL"
             )
-        return EngineError(
+        return EngineUnavailable(
             f"the connection to {self.url}{path} broke ({what})",
             hint="look into the server's log",
         )

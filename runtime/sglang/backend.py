@@ -1,20 +1,20 @@
-"""A running SGLang server as a `Backend`.
+"""Running SGLang servers as a `Backend`.
 
 What lives here: `RuntimeEndpoint`, which connects when it is first needed and opens sessions.
-What does not: sessions (`session.py`), and starting a server.
+What does not: sessions (`session.py`), the choice of a server (`fleet.py`), and starting one
+(`launch.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phloem.errors import Cancelled, ConfigError, PhloemError, Unsupported
+from phloem.errors import Cancelled, ConfigError, Unsupported
 from phloem.grammar.compiler import GrammarCompiler
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import Backend, Capabilities, ChatFormat, Segment, Snapshot
@@ -25,25 +25,28 @@ from phloem.runtime.place import Place
 from phloem.runtime.remote.checking import Checker
 from phloem.runtime.remote.http import HttpClient
 from phloem.runtime.remote.limits import Limit
-from phloem.runtime.sglang.request import KINDS, constraint_fields
-from phloem.runtime.sglang.server_info import ServerInfo, read_info
-from phloem.runtime.sglang.session import Server, SGLangSession
+from phloem.runtime.sglang.fleet import Fleet, Server
+from phloem.runtime.sglang.request import kinds
+from phloem.runtime.sglang.server_info import ServerInfo
+from phloem.runtime.sglang.session import SGLangSession, Shared, warm
 
 __all__ = ["RuntimeEndpoint"]
-
-_ABORT_S = 5.0
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Connected:
-    server: Server
+    shared: Shared
     text: ModelText
     capabilities: Capabilities
 
 
 class RuntimeEndpoint(Backend):
-    """See `programs.protocol.Backend`. SGLang from 0.5.4 on, before 0.6.
+    """See `programs.protocol.Backend`. SGLang from 0.5.4 on, before 0.6; or phloem's own server.
+
+    `base_url` may be several addresses (a list, or one text with commas) of servers of one model:
+    a session stays with the server that holds its prefix, and goes on at another one with its
+    tokens when that fails. A step is lost only if its server dies after the first token of an
+    output with a constraint or penalties, which can't be continued from its tokens.
 
     `tokenizer` is the model's tokenizer: a folder, a GGUF file, a name in the store, or a loaded
     `ModelText`; by default what the server reports, which must be on this machine too. `timeout`
@@ -56,7 +59,7 @@ class RuntimeEndpoint(Backend):
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str | Sequence[str],
         api_key: str | None = None,
         tokenizer: str | Path | ModelText | None = None,
         *,
@@ -65,13 +68,16 @@ class RuntimeEndpoint(Backend):
     ) -> None:
         if timeout is not None and timeout <= 0:
             raise ConfigError(f"timeout is {timeout}", hint="give seconds, or None")
-        self._http = HttpClient(base_url, api_key)
+        urls = base_url.split(",") if isinstance(base_url, str) else base_url
+        clients = [HttpClient(url.strip(), api_key) for url in urls if url.strip()]
+        if not clients:
+            raise ConfigError("no server is given", hint="give its address: http://HOST:PORT")
+        self._fleet = Fleet([Server(client) for client in clients])
         self._tokenizer = tokenizer
         self._timeout, self._connect_timeout = timeout, connect_timeout
         self._lock = threading.Lock()
         self._connected: _Connected | None = None
         self._closed = False
-        self._aborts: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Connect now."""
@@ -104,7 +110,23 @@ class RuntimeEndpoint(Backend):
         await self.start()
         return self._session(Place(session_id, namespace, deadline, priority, branch))
 
-    async def restore(self, snapshot: Snapshot, session_id: str) -> SGLangSession:
+    @property
+    def servers(self) -> dict[str, ServerInfo | None]:
+        """What each server says of itself, by address; None for one that can't be reached."""
+        self._connect()
+        return {
+            server.http.url: server.info if server.problem is None else None
+            for server in self._fleet.servers
+        }
+
+    async def restore(
+        self,
+        snapshot: Snapshot,
+        session_id: str,
+        *,
+        deadline: float | None = None,
+        priority: int = 0,
+    ) -> SGLangSession:
         """See `Backend`."""
         await self.start()
         if snapshot.fingerprint != self.capabilities.fingerprint:
@@ -112,7 +134,8 @@ class RuntimeEndpoint(Backend):
                 "the snapshot was made with another model or tokenizer",
                 hint="restore it on a backend with the model it was made with",
             )
-        session = self._session(Place(session_id, snapshot.namespace, branch=snapshot.branch))
+        place = Place(session_id, snapshot.namespace, deadline, priority, snapshot.branch)
+        session = self._session(place)
         session.transcript.restore(snapshot)
         return session
 
@@ -121,55 +144,39 @@ class RuntimeEndpoint(Backend):
         return len(self._connect().text.tokenizer.encode(text))
 
     async def prefill(self, segments: Sequence[Segment], *, namespace: str = "") -> int:
-        """See `Backend`. The server may evict it: nothing can be pinned there."""
+        """See `Backend`. On every server; it may be evicted, for nothing can be pinned there."""
         await self.start()
-        server = self._connect().server
         transcript = self._transcript()
         transcript.append(segments)
         tokens = transcript.prompt().tokens
-        await server.warm(tokens, Place("prefill", namespace), Limit(self._timeout))
+        place, limit = Place("prefill", namespace), Limit(self._timeout)
+        await asyncio.gather(*(warm(server, tokens, place, limit) for server in self._fleet.up))
         return len(tokens)
 
     async def prepare(self, constraints: Sequence[Constraint]) -> None:
         """See `Backend`."""
         await self.start()
+        shared = self._connect().shared
         for constraint in constraints:
-            constraint_fields(constraint)
-            await self._connect().server.checker.compile(constraint)
+            await shared.checker.compile(constraint)
 
     async def flush_cache(self) -> None:
         """See `Backend`. Raises `EngineError` if the server is busy."""
         await self.start()
-        await self._http.tell("/flush_cache", Limit(self._timeout))
+        limit = Limit(self._timeout)
+        await asyncio.gather(*(s.http.tell("/flush_cache", limit) for s in self._fleet.up))
 
     async def aclose(self) -> None:
         """See `Backend`."""
         self._closed = True
-        here = asyncio.get_running_loop()
-        await asyncio.gather(*(task for task in self._aborts if task.get_loop() is here))
-        await self._http.aclose()
+        await self._fleet.aclose()
 
     def _session(self, place: Place) -> SGLangSession:
-        return SGLangSession(self._connect().server, self._transcript(), place)
+        return SGLangSession(self._connect().shared, self._transcript(), place)
 
     def _transcript(self) -> Transcript:
         text = self._connect().text
         return Transcript(text.tokenizer, text.start)
-
-    def _abort(self, rids: Sequence[str]) -> None:
-        task = asyncio.get_running_loop().create_task(self._abort_all(tuple(rids)))
-        self._aborts.add(task)
-        task.add_done_callback(self._aborts.discard)
-
-    async def _abort_all(self, rids: Sequence[str]) -> None:
-        """Best effort: the closed connection ends the work too."""
-        limit = Limit(_ABORT_S)
-        for rid in rids:
-            try:
-                await self._http.tell("/abort_request", limit, {"rid": rid})
-            except PhloemError as error:
-                _log.warning("request %s could not be aborted: %s", rid, error.message)
-                return
 
     def _connect(self) -> _Connected:
         with self._lock:
@@ -180,31 +187,31 @@ class RuntimeEndpoint(Backend):
             return self._connected
 
     def _make(self) -> _Connected:
-        model = self._http.get("/get_model_info", self._connect_timeout)
-        server = self._http.get("/get_server_info", self._connect_timeout)
-        info = read_info(self._http.url, model, server)
+        info = self._fleet.connect(self._connect_timeout)
+        infos = [server.known for server in self._fleet.up]
         text = self._tokenizer if isinstance(self._tokenizer, ModelText) else self._load(info)
         tokenizer = text.tokenizer
-        identity = f"sglang\0{info.model}\0{info.weights}\0{tokenizer.to_json()}"
+        identity = f"sglang\0{info.identity}\0{tokenizer.to_json()}"
         fingerprint = hashlib.sha256(identity.encode()).hexdigest()
         compiler = GrammarCompiler(tokenizer.to_json(), tokenizer.vocab_size, sorted(text.eos_ids))
-        shared = Server(
-            http=self._http,
-            info=info,
+        shared = Shared(
+            fleet=self._fleet,
             vocabulary=Vocabulary(tokenizer, tokenizer.vocab_size, text.eos_ids),
             checker=Checker(compiler, tokenizer),
             fingerprint=fingerprint,
+            grammar=info.grammar,
+            seeds=all(each.seeds for each in infos),
+            max_context=min(each.max_context for each in infos),
             timeout=self._timeout,
-            abort=self._abort,
         )
         capabilities = Capabilities(
             model=info.model,
             fingerprint=fingerprint,
-            max_context=info.max_context,
-            constraints=KINDS if info.grammars else frozenset(),
+            max_context=shared.max_context,
+            constraints=kinds(info.grammar),
             score=True,
             logprobs=True,
-            seed=info.seeds,
+            seed=shared.seeds,
             snapshot=True,
         )
         return _Connected(shared, text, capabilities)

@@ -31,9 +31,9 @@ __all__ = ["Output", "check_reply", "read_scores"]
 
 
 class Output:
-    """One generation. `incremental`: each event holds the new tokens only, not all so far."""
+    """One generation, which may take several requests if servers fail."""
 
-    def __init__(self, params: SamplingParams, vocabulary: Vocabulary, incremental: bool) -> None:
+    def __init__(self, params: SamplingParams, vocabulary: Vocabulary) -> None:
         self.meta: Mapping[str, Any] = {}
         self.ended = False
         """Whether a stop was found here."""
@@ -41,13 +41,23 @@ class Output:
         """Whether the server has ended it."""
         self._params = params
         self._vocabulary = vocabulary
-        self._incremental = incremental
+        self._incremental = False
         self._text = make_output_text(params)
         self._ends = vocabulary.eos_ids | set(params.stop_token_ids)
         self._received = 0
-        self._tokens: list[int] = []
+        self._earlier = 0
+        self.tokens: list[int] = []
+        """What has come so far, shown or not."""
         self._logprobs: list[TokenLogprob] = []
         self._reason: FinishReason = "length"
+
+    def begin(self, incremental: bool) -> None:
+        """A request goes out that continues from `tokens`.
+
+        `incremental`: each event holds the new tokens only, not all of the request's so far.
+        """
+        self._incremental = incremental
+        self._received, self._earlier = 0, len(self.tokens)
 
     def read(self, reply: Mapping[str, Any]) -> TokenEvent | None:
         """Take one event of the stream; what it shows, if anything."""
@@ -79,19 +89,26 @@ class Output:
         reused = int(self.meta.get("cached_tokens", 0))
         result = StepResult(
             text=self._text.shown,
-            tokens=(*self._tokens[: piece.last], *tail),
+            tokens=(*self.tokens[: piece.last], *tail),
             finish_reason=self._reason,
             usage=Usage(
                 prompt=prompt,
                 reused=reused,
                 prefilled=prompt - reused,
-                generated=int(self.meta.get("completion_tokens", len(self._tokens))),
+                generated=max(
+                    self._earlier + int(self.meta.get("completion_tokens", 0)), len(self.tokens)
+                ),
             ),
-            stop=self._text.stop,
+            stop=self._text.stop or self._matched(),
             seed=seed,
             logprobs=tuple(self._logprobs[: piece.last]),
         )
         return event, result
+
+    def _matched(self) -> str | None:
+        """The stop text that the server cut off, so that it never came."""
+        matched = (self.meta.get("finish_reason") or {}).get("matched")
+        return matched if isinstance(matched, str) else None
 
     def _new(self, reply: Mapping[str, Any]) -> list[int]:
         ids = reply.get("output_ids")
@@ -107,8 +124,8 @@ class Output:
                 f"the server sent token {token}, which the tokenizer here does not have",
                 hint="give tokenizer= the server's own tokenizer",
             )
-        self._tokens.append(token)
-        seek = len(self._tokens) > self._params.min_tokens
+        self.tokens.append(token)
+        seek = len(self.tokens) > self._params.min_tokens
         self._text.push(self._vocabulary.token_bytes[token], seek=seek)
 
     def _read_logprobs(self, new: int) -> None:
@@ -119,8 +136,10 @@ class Output:
             TokenLogprob(token, self._text_of(token), logprob, self._top(tops, i))
             for i, (logprob, token, *_) in enumerate(listed)
         ]
-        whole = len(read) >= self._received or not self._incremental
-        self._logprobs = read if whole else self._logprobs + read[-new:] if new else self._logprobs
+        if len(read) >= self._received or not self._incremental:
+            self._logprobs[self._earlier :] = read
+        elif new:
+            self._logprobs += read[-new:]
 
     def _top(self, tops: Sequence[Any], at: int) -> tuple[tuple[int, str, float], ...]:
         if not self._params.logprobs or at >= len(tops):
@@ -133,7 +152,7 @@ class Output:
     def _event(self, piece: Piece) -> TokenEvent:
         return TokenEvent(
             piece.text,
-            tuple(self._tokens[piece.first : piece.last]),
+            tuple(self.tokens[piece.first : piece.last]),
             logprobs=tuple(self._logprobs[piece.first : piece.last]),
         )
 

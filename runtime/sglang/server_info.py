@@ -15,22 +15,33 @@ from phloem.errors import EngineError
 __all__ = ["SUPPORTED", "ServerInfo", "read_info"]
 
 SUPPORTED = ((0, 5, 4), (0, 6, 0))
-"""From the first, up to but without the second."""
+"""SGLang from the first, up to but without the second."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """`max_context` is in tokens; `incremental`: streams send each token once, not all so far."""
+    """`max_context` is in tokens; `incremental`: streams send each token once, not all so far.
 
+    `grammar` is the grammar backend ("none" if there is none), `product` "SGLang" or "phloem".
+    `memory` is what the server tells of its KV pool, for people.
+    """
+
+    product: str
     version: str
     model: str
     tokenizer: str
     weights: str
     max_context: int
-    grammars: bool
+    grammar: str
     seeds: bool
     priorities: bool
     incremental: bool
+    memory: str
+
+    @property
+    def identity(self) -> str:
+        """Equal for servers between which a session can move."""
+        return f"{self.model}\0{self.weights}"
 
 
 def read_info(url: str, model: Mapping[str, Any], server: Mapping[str, Any]) -> ServerInfo:
@@ -38,33 +49,50 @@ def read_info(url: str, model: Mapping[str, Any], server: Mapping[str, Any]) -> 
 
     Raises `EngineError` for another product, or a version that is not supported.
     """
-    version = str(server.get("version", ""))
-    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
-    if numbers is None:
-        raise EngineError(
-            f"{url} is no SGLang server: it reports no version",
-            hint="phloem's own server and others are reached with OpenAI(model, base_url=...)",
-        )
-    low, high = SUPPORTED
-    if not low <= tuple(map(int, numbers.groups())) < high:
-        first, end = (".".join(map(str, bound)) for bound in SUPPORTED)
-        raise EngineError(
-            f"{url} runs SGLang {version}", hint=f"use a version from {first} on, before {end}"
-        )
+    product, version = _version(url, server)
     sizes = ("max_req_input_len", "context_length", "max_total_num_tokens")
     size = next((server[name] for name in sizes if server.get(name)), None)
     if size is None:
         raise EngineError(f"{url} does not report its context length", hint="set --context-length")
     path = str(model["model_path"])
     return ServerInfo(
+        product=product,
         version=version,
         model=path,
         tokenizer=str(model.get("tokenizer_path") or path),
-        weights=str(model.get("weight_version", "")),
+        weights=str(model.get("fingerprint") or model.get("weight_version", "")),
         max_context=int(size),
-        grammars=server.get("grammar_backend") != "none",
+        grammar="phloem" if product == "phloem" else str(server.get("grammar_backend") or "none"),
         # Elsewhere the server takes a seed and pays no heed to it.
         seeds=bool(server.get("enable_deterministic_inference")),
         priorities=bool(server.get("enable_priority_scheduling")),
         incremental=bool(server.get("incremental_streaming_output") or server.get("stream_output")),
+        memory=_memory(server),
     )
+
+
+def _version(url: str, server: Mapping[str, Any]) -> tuple[str, str]:
+    product, version = str(server.get("product", "SGLang")), str(server.get("version", ""))
+    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    if numbers is None or product not in {"SGLang", "phloem"}:
+        raise EngineError(
+            f"{url} is no SGLang server: it reports no version",
+            hint="other servers are reached with OpenAI(model, base_url=...)",
+        )
+    low, high = SUPPORTED
+    if product == "SGLang" and not low <= tuple(map(int, numbers.groups())) < high:
+        first, end = (".".join(map(str, bound)) for bound in SUPPORTED)
+        raise EngineError(
+            f"{url} runs SGLang {version}", hint=f"use a version from {first} on, before {end}"
+        )
+    return product, version
+
+
+def _memory(server: Mapping[str, Any]) -> str:
+    names = {
+        "max_total_num_tokens": "tokens of KV",
+        "mem_fraction_static": "of the memory",
+        "max_running_requests": "requests at once",
+        "tp_size": "tensor parallel",
+    }
+    return ", ".join(f"{server[name]} {what}" for name, what in names.items() if server.get(name))

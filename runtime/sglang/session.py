@@ -1,10 +1,11 @@
-"""Sessions on an SGLang server.
+"""Sessions on SGLang servers.
 
 What lives here: `SGLangSession`, from a session's tokens to requests. What does not: the backend
-(`backend.py`), bodies (`request.py`) and answers (`reply.py`).
+(`backend.py`), the choice of a server (`fleet.py`), bodies (`request.py`), answers (`reply.py`).
 
-The server keeps no session: each step sends all tokens, and its radix cache finds the prefix,
-because they are the very ids that it computed before. Borders are not healed: the server can't.
+The servers keep no session: each step sends all tokens, and a radix cache there finds the prefix,
+because they are the very ids that it computed before. So a session can go on at another server
+when its own one fails: it sends its tokens there. Borders are not healed: the server can't.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import asyncio
 import contextlib
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from phloem.errors import Cancelled, DeadlineExceeded, PromptTooLong
+from phloem.errors import Cancelled, DeadlineExceeded, EngineUnavailable, PromptTooLong
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import (
     SamplingParams,
@@ -34,57 +35,67 @@ from phloem.runtime.engine.transcript import Prompt, Transcript
 from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.place import Place
 from phloem.runtime.remote.checking import Checker
-from phloem.runtime.remote.http import HttpClient
 from phloem.runtime.remote.limits import Limit
 from phloem.runtime.remote.session import RemoteSession, branch_seed
+from phloem.runtime.sglang.fleet import Fleet, Server
 from phloem.runtime.sglang.reply import Output, check_reply, read_scores
 from phloem.runtime.sglang.request import constraint_fields, sampling
-from phloem.runtime.sglang.server_info import ServerInfo
 
-__all__ = ["SGLangSession", "Server"]
+__all__ = ["SGLangSession", "Shared", "warm"]
+
+T = TypeVar("T")
 
 _WARM_FROM = 64
 """New tokens from which a prefix is worth a request of its own before it is forked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """What all sessions of a backend share. `abort(rids)` does not wait for the answer."""
+class Shared:
+    """What all sessions of a backend share. `grammar` is the servers' grammar backend."""
 
-    http: HttpClient
-    info: ServerInfo
+    fleet: Fleet
     vocabulary: Vocabulary
     checker: Checker
     fingerprint: str
+    grammar: str
+    seeds: bool
+    max_context: int
     timeout: float | None
-    abort: Callable[[Sequence[str]], None]
 
-    def common(self, place: Place) -> dict[str, Any]:
-        """What requests of a session have in common."""
-        fields: dict[str, Any] = {"extra_key": place.namespace} if place.namespace else {}
-        if self.info.priorities and place.priority:
-            fields["priority"] = place.priority
-        return fields
+    def constraint(self, constraint: Constraint) -> dict[str, str]:
+        """The constraint for the servers. Raises `Unsupported` and `ConstraintError`."""
+        return constraint_fields(constraint, self.grammar, self.checker.portable)
 
-    async def warm(self, tokens: Sequence[int], place: Place, limit: Limit) -> None:
-        """Have a prefix computed and cached."""
-        body = {
-            "input_ids": list(tokens),
-            "sampling_params": {"max_new_tokens": 0, "temperature": 0},
-            **self.common(place),
-        }
-        check_reply(await self.http.post("/generate", body, limit))
+
+def common(server: Server, place: Place) -> dict[str, Any]:
+    """What requests of a session have in common."""
+    fields: dict[str, Any] = {"extra_key": place.namespace} if place.namespace else {}
+    if server.known.priorities and place.priority:
+        fields["priority"] = place.priority
+    return fields
+
+
+async def warm(server: Server, tokens: Sequence[int], place: Place, limit: Limit) -> None:
+    """Have a prefix computed and cached."""
+    body = {
+        "input_ids": list(tokens),
+        "sampling_params": {"max_new_tokens": 0, "temperature": 0},
+        **common(server, place),
+    }
+    check_reply(await server.http.post("/generate", body, limit))
 
 
 class SGLangSession(RemoteSession, Session):
     """See `programs.protocol.Session`. Runs one step at a time."""
 
-    def __init__(self, server: Server, transcript: Transcript, place: Place) -> None:
-        super().__init__(place, server.timeout)
+    def __init__(self, shared: Shared, transcript: Transcript, place: Place) -> None:
+        super().__init__(place, shared.timeout)
         self.transcript = transcript
-        self._server = server
+        self._shared = shared
+        self._home: Server | None = None
+        """The server that holds the session's prefix."""
         self._known = 0
-        """How many of the tokens the server has computed."""
+        """How many of the tokens it has computed."""
 
     def append(self, segments: Sequence[Segment]) -> None:
         """See `Session`."""
@@ -96,26 +107,21 @@ class SGLangSession(RemoteSession, Session):
     ) -> AsyncIterator[TokenEvent | StepResult]:
         """See `Session`. Raises `ConfigError` too, for a parameter out of its range."""
         check_params(params)
-        output = Output(params, self._server.vocabulary, self._server.info.incremental)
+        output = Output(params, self._shared.vocabulary)
         with self.step() as limit:
             prompt = self._prompt(params.max_tokens)
+            fields: dict[str, str] = {}
             if constraint is not None:
-                constraint_fields(constraint)
-                await limit.wait(self._server.checker.compile(constraint))
+                await limit.wait(self._shared.checker.compile(constraint))
+                fields = self._shared.constraint(constraint)
             seed = self._seed(params)
             shown: list[int] = []
-            body = self._body(prompt, params, seed, constraint)
-            replies = self._server.http.stream("/generate", body, limit)
+            events = self._events(prompt, params, seed, fields, output, limit)
             try:
-                async with _aborting(self._server, [body["rid"]], replies):
-                    async for reply in replies:
-                        event = output.read(reply)
-                        if event is not None:
-                            shown += event.tokens
-                            yield event
-                        if output.ended and not output.finished:
-                            self._server.abort([body["rid"]])
-                            break
+                async with contextlib.aclosing(events):
+                    async for event in events:
+                        shown += event.tokens
+                        yield event
             except (GeneratorExit, asyncio.CancelledError):
                 if shown:
                     self.transcript.settle(prompt, len(prompt.tokens), shown)
@@ -124,42 +130,81 @@ class SGLangSession(RemoteSession, Session):
             computed = self.transcript.computed_chars(prompt, result.usage.reused)
             result = replace(result, computed_chars=computed)
             if constraint is not None:
-                self._server.checker.check(constraint, result)
+                self._shared.checker.check(constraint, result)
             self.transcript.settle(prompt, len(prompt.tokens), result.tokens)
-            self._known = len(prompt.tokens) + max(0, len(result.tokens) - 1)
+            self._computed(prompt.tokens + list(result.tokens[:-1]))
         if event.text or event.tokens:
             yield event
         yield result
 
-    def _body(
+    async def _events(
         self,
         prompt: Prompt,
         params: SamplingParams,
         seed: int | None,
-        constraint: Constraint | None,
+        fields: dict[str, str],
+        output: Output,
+        limit: Limit,
+    ) -> AsyncGenerator[TokenEvent, None]:
+        """The events of one generation, from server to server until one finishes it."""
+        tried: set[Server] = set()
+        while len(output.tokens) < params.max_tokens or not tried:
+            server = await self._choose(prompt.tokens, tried)
+            body = self._body(server, prompt, params, seed, output) | {"stream": True}
+            body["sampling_params"] |= fields
+            output.begin(server.known.incremental)
+            try:
+                async with self._at(server, [body["rid"]]):
+                    replies = server.http.stream("/generate", body, limit)
+                    async with contextlib.aclosing(replies):
+                        async for reply in replies:
+                            event = output.read(reply)
+                            if event is not None:
+                                yield event
+                            if output.ended and not output.finished:
+                                self._shared.fleet.abort(server, [body["rid"]])
+                                break
+                return
+            except EngineUnavailable:
+                tried.add(server)
+                if output.tokens and (fields or not _resumes(params)):
+                    raise
+
+    def _body(
+        self,
+        server: Server,
+        prompt: Prompt,
+        params: SamplingParams,
+        seed: int | None,
+        output: Output,
     ) -> dict[str, Any]:
+        """A request for what `output` still lacks."""
         mixed = None if seed is None else branch_seed(self.place, seed)
-        ends = self._server.vocabulary.eos_ids
+        done = len(output.tokens)
+        left = replace(
+            params,
+            max_tokens=params.max_tokens - done,
+            min_tokens=max(0, params.min_tokens - done),
+        )
         body: dict[str, Any] = {
             "rid": uuid.uuid4().hex,
-            "input_ids": prompt.tokens,
-            "sampling_params": sampling(params, ends, mixed, constraint),
-            "stream": True,
-            **self._server.common(self.place),
+            "input_ids": prompt.tokens + output.tokens,
+            "sampling_params": sampling(left, self._shared.vocabulary.eos_ids, mixed),
+            **common(server, self.place),
         }
         if params.logprobs is not None:
             body |= {"return_logprob": True, "top_logprobs_num": params.logprobs}
         return body
 
     def _seed(self, params: SamplingParams) -> int | None:
-        """The seed that counts; None on a server that heeds none."""
-        if not self._server.info.seeds:
+        """The seed that counts; None on servers that heed none."""
+        if not self._shared.seeds:
             return None
         return secrets.randbits(31) if params.seed is None else params.seed
 
     def _prompt(self, more: int) -> Prompt:
         prompt = self.transcript.prompt()
-        size, limit = len(prompt.tokens), self._server.info.max_context
+        size, limit = len(prompt.tokens), self._shared.max_context
         if size + more > limit:
             raise PromptTooLong(
                 f"{size} tokens and {more} to come exceed the server's {limit}",
@@ -167,7 +212,9 @@ class SGLangSession(RemoteSession, Session):
             )
         return prompt
 
-    async def score(self, choices: Sequence[str], *, empty_context: bool = False) -> ScoreResult:
+    async def score(
+        self, choices: Sequence[str | tuple[int, ...]], *, empty_context: bool = False
+    ) -> ScoreResult:
         """See `Session`. One request holds all."""
         with self.step() as limit:
             prompt = self._prompt(0)
@@ -177,20 +224,23 @@ class SGLangSession(RemoteSession, Session):
             if empty_context:
                 rows += [choice.tokens for choice in scored]
                 starts += [0] * len(scored)
-            rids = [uuid.uuid4().hex for _ in rows]
-            body = {
-                "rid": rids,
-                "input_ids": rows,
-                "sampling_params": {"max_new_tokens": 0, "temperature": 0},
-                "return_logprob": True,
-                "logprob_start_len": starts,
-                "top_logprobs_num": 1,
-                **self._server.common(self.place),
-            }
-            if self.place.namespace:
-                body["extra_key"] = [self.place.namespace] * len(rows)
-            async with _aborting(self._server, rids):
-                replies = await self._server.http.post("/generate", body, limit)
+
+            async def ask(server: Server) -> Any:
+                body = {
+                    "rid": [uuid.uuid4().hex for _ in rows],
+                    "input_ids": rows,
+                    "sampling_params": {"max_new_tokens": 0, "temperature": 0},
+                    "return_logprob": True,
+                    "logprob_start_len": starts,
+                    "top_logprobs_num": 1,
+                    **common(server, self.place),
+                }
+                if self.place.namespace:
+                    body["extra_key"] = [self.place.namespace] * len(rows)
+                async with self._at(server, body["rid"]):
+                    return await server.http.post("/generate", body, limit)
+
+            replies = await self._anywhere(tokens, ask)
             read, cached = read_scores(replies, scored, empty_context)
             reused = min(cached, len(tokens))
             usage = Usage(
@@ -199,9 +249,8 @@ class SGLangSession(RemoteSession, Session):
                 prefilled=len(tokens) - reused,
                 scored=sum(map(len, rows)) - len(tokens) * len(scored),
             )
-            self._known = len(tokens)
-            computed = self.transcript.computed_chars(prompt, reused)
-            return ScoreResult(read, usage, computed_chars=computed)
+            self._computed(tokens)
+            return ScoreResult(read, usage)
 
     async def fork(self, n: int, *, branches: Sequence[str] | None = None) -> list[Session]:
         """See `Session`. What is new and long is computed once before, not by every fork."""
@@ -209,12 +258,12 @@ class SGLangSession(RemoteSession, Session):
         tokens = self.transcript.prompt().tokens if n > 1 else []
         if len(tokens) - self._known >= _WARM_FROM:
             with self.step() as limit:
-                await self._server.warm(tokens, self.place, limit)
-            self._known = len(tokens)
+                await self._anywhere(tokens, lambda at: warm(at, tokens, self.place, limit))
+            self._computed(tokens)
         forks: list[Session] = []
         for place in places:
-            fork = SGLangSession(self._server, self.transcript.copy(), place)
-            fork._known = self._known
+            fork = SGLangSession(self._shared, self.transcript.copy(), place)
+            fork._home, fork._known = self._home, self._known
             forks.append(fork)
         return forks
 
@@ -222,18 +271,59 @@ class SGLangSession(RemoteSession, Session):
         """See `Session`."""
         self.check_open()
         return self.transcript.snapshot(
-            self._server.fingerprint, self.place.branch, self.place.namespace
+            self._shared.fingerprint, self.place.branch, self.place.namespace
         )
 
+    async def _anywhere(self, tokens: list[int], ask: Callable[[Server], Awaitable[T]]) -> T:
+        """What `ask` answers, at the session's server or, where that fails, at others."""
+        tried: set[Server] = set()
+        while True:
+            server = await self._choose(tokens, tried)
+            try:
+                with _counted(server):
+                    return await ask(server)
+            except EngineUnavailable as error:
+                server.fail(error)
+                tried.add(server)
 
-@contextlib.asynccontextmanager
-async def _aborting(server: Server, rids: Sequence[str], stream: Any = None) -> AsyncIterator[None]:
-    """Tell the server to stop the requests if they are given up here; and close the stream."""
+    async def _choose(self, tokens: list[int], tried: set[Server]) -> Server:
+        server = await self._shared.fleet.choose(tokens, self.place.namespace, self._home, tried)
+        if server is not self._home:
+            self._home, self._known = server, 0
+        return server
+
+    def _computed(self, tokens: list[int]) -> None:
+        """The session's server has computed these tokens."""
+        self._known = len(tokens)
+        if self._home is not None:
+            self._home.remember(self._shared.fleet.keys(tokens, self.place.namespace))
+
+    @contextlib.asynccontextmanager
+    async def _at(self, server: Server, rids: Sequence[str]) -> AsyncIterator[None]:
+        """Requests at a server, which is told to stop them if they are given up here."""
+        try:
+            with _counted(server):
+                yield
+        except (GeneratorExit, asyncio.CancelledError, Cancelled, DeadlineExceeded):
+            self._shared.fleet.abort(server, rids)
+            raise
+
+
+@contextlib.contextmanager
+def _counted(server: Server) -> Iterator[None]:
+    """Work on a server; one that can't be reached is left out from then on."""
+    server.running += 1
     try:
         yield
-    except (GeneratorExit, asyncio.CancelledError, Cancelled, DeadlineExceeded):
-        server.abort(rids)
+    except EngineUnavailable as error:
+        server.fail(error)
         raise
     finally:
-        if stream is not None:
-            await stream.aclose()
+        server.running -= 1
+
+
+def _resumes(params: SamplingParams) -> bool:
+    """Whether output can go on from its tokens alone: penalties count from where it began."""
+    return (params.frequency_penalty, params.presence_penalty, params.repetition_penalty) == (
+        0, 0, 1,
+    )  # fmt: skip

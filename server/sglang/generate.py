@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -136,7 +137,10 @@ def _scored(body: GenerateRequest, first: int, choice: ScoredChoice, usage: Usag
     if body.top_logprobs_num > 1:
         raise ConfigError("one alternative is known for prompts", param="top_logprobs_num")
     pairs = zip(choice.logprobs, choice.tokens, strict=True)
-    listed = [[None, first, None], *([logprob, token, None] for logprob, token in pairs)]
+    listed: list[list[Any]] = [
+        [None, first, None],
+        *([logprob, token, None] for logprob, token in pairs),
+    ]
     reply.meta_info.input_token_logprobs = listed
     reply.meta_info.output_token_logprobs = []
     if body.top_logprobs_num:
@@ -156,8 +160,19 @@ def _aborted(error: Aborted) -> GenerateReply:
     return GenerateReply(text="", output_ids=[], meta_info=_meta(reason))
 
 
-def _meta(reason: FinishReason | None, **counts: int) -> MetaInfo:
-    return MetaInfo(id=new_id("gen"), finish_reason=reason, **counts)
+def _meta(
+    reason: FinishReason | None,
+    prompt_tokens: int = 0,
+    completion_tokens: int = 0,
+    cached_tokens: int = 0,
+) -> MetaInfo:
+    return MetaInfo(
+        id=new_id("gen"),
+        finish_reason=reason,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        cached_tokens=cached_tokens,
+    )
 
 
 def _reply(result: StepResult, body: GenerateRequest) -> GenerateReply:

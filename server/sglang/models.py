@@ -21,9 +21,6 @@ __all__ = ["GenerateReply", "GenerateRequest", "MetaInfo", "Sampling"]
 Texts = list[Annotated[str, Field(min_length=1)]]
 Ids = Annotated[list[TokenId], Field(min_length=1)]
 Start = Annotated[int, Strict(), Field(ge=-1, le=2**31 - 1)]
-_ARGUMENTS: dict[str, Literal["regex", "schema", "lark"]] = {
-    "regex": "regex", "json_schema": "schema", "ebnf": "lark"
-}  # fmt: skip
 
 
 class Sampling(BaseModel):
@@ -59,9 +56,8 @@ class Sampling(BaseModel):
             raise wrong("regex", "regex, json_schema and ebnf exclude each other")
         return self
 
-    def _constraints(self) -> dict[str, str]:
-        named = {"regex": self.regex, "json_schema": self.json_schema, "ebnf": self.ebnf}
-        return {name: source for name, source in named.items() if source is not None}
+    def _constraints(self) -> list[str]:
+        return [n for n in ("regex", "json_schema", "ebnf") if getattr(self, n) is not None]
 
     def params(self, logprobs: int | None) -> SamplingParams:
         """The same for the engine; `max_new_tokens` is decided by the job."""
@@ -84,10 +80,11 @@ class Sampling(BaseModel):
 
     def constraint(self, analyser: Analyser) -> Constraint | None:
         """The constraint. Raises `ConstraintError`, its `param` the field at fault."""
-        for name, source in self._constraints().items():
-            given = {_ARGUMENTS[name]: source}
+        for name in self._constraints():
             try:
-                return analyser.build(**given, finish="free")
+                return analyser.build(
+                    regex=self.regex, schema=self.json_schema, lark=self.ebnf, finish="free"
+                )
             except ConstraintError as error:
                 error.details["param"] = f"sampling_params.{name}"
                 raise

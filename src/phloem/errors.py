@@ -24,7 +24,8 @@ What lives here: the classes below and `Where`. What does not: the mapping to HT
     │   ├── Overloaded           the queue is full; try later
     │   ├── DeadlineExceeded     the deadline passed first
     │   ├── Cancelled            somebody cancelled it
-    │   └── EngineRestarted      the engine process was replaced
+    │   ├── EngineRestarted      the engine process was replaced
+    │   └── EngineUnavailable    nobody answers at the engine's address
     ├── RetrievalError
     │   ├── IndexNotFound        no such index
     │   ├── FieldNotFound        the index has no such field
@@ -55,6 +56,7 @@ __all__ = [
     "DeadlineExceeded",
     "EngineError",
     "EngineRestarted",
+    "EngineUnavailable",
     "FieldNotFound",
     "IncompatibleServer",
     "IndexLocked",
@@ -269,6 +271,12 @@ class Cancelled(EngineError):
 
 class EngineRestarted(EngineError):
     """The engine process died and was replaced; its sessions are gone."""
+
+    retryable = True
+
+
+class EngineUnavailable(EngineError):
+    """Nobody answers at the engine's address, or the connection to it broke."""
 
     retryable = True
 

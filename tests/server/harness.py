@@ -9,13 +9,14 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import ASGIApp
 
 from phloem.grammar.analyser import default_analyser
 from phloem.programs.api.function import Program
@@ -103,9 +104,13 @@ class Running:
 
 @contextmanager
 def serving(
-    backend: Backend, programs: Sequence[Program] = (), **settings: Any
+    backend: Backend,
+    programs: Sequence[Program] = (),
+    *,
+    wrap: Callable[[ASGIApp], ASGIApp] | None = None,
+    **settings: Any,
 ) -> Iterator[Running]:
-    """Run a server on `backend` with these programs and settings."""
+    """Run a server on `backend` with these programs and settings; `wrap` may stand in between."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -114,6 +119,8 @@ def serving(
             load_settings(port=port, **settings), Engine(lambda: backend), default_analyser()
         )
         server = uvicorn_server(state, Catalog(programs))
+        if wrap is not None:
+            server.config.app = wrap(server.config.app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

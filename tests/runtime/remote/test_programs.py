@@ -11,14 +11,14 @@ import phloem as ph
 from phloem.errors import EngineError
 
 from .canned import reply
-from .sglang_server import FakeSGLang, serving
+from .tapped import Tap, tapped
 from .threaded import answering
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[FakeSGLang]:
+def server() -> Iterator[Tap]:
     """One server for the module."""
-    with serving(FakeSGLang()) as fake:
+    with tapped() as fake:
         yield fake
 
 
@@ -35,7 +35,7 @@ def talk(s):
     return [fork["why"] for fork in forks]
 
 
-def test_a_program_runs_over_the_api(server: FakeSGLang) -> None:
+def test_a_program_runs_over_the_api(server: Tap) -> None:
     """Roles, a select, forks and a regex give values, and the same seed the same run."""
     backend = ph.RuntimeEndpoint(server.url, tokenizer=server.model)
     runs = [talk.run(backend=backend, seed=3) for _ in range(2)]
@@ -48,7 +48,7 @@ def test_a_program_runs_over_the_api(server: FakeSGLang) -> None:
 def test_the_programs_error_is_the_servers() -> None:
     """A refusal of the server is what `run()` raises, with status, body and the step's place."""
     body = json.dumps({"error": {"message": "no room"}})
-    with answering({"/generate": reply(400, body)}) as url, serving(FakeSGLang()) as fake:
+    with answering({"/generate": reply(400, body)}) as url, tapped() as fake:
         backend = ph.RuntimeEndpoint(url, tokenizer=fake.model)
         with pytest.raises(EngineError, match=r"400.*no room") as caught:
             talk.run(backend=backend)

@@ -1,43 +1,53 @@
-"""The SGLang backend against a server of that API with a real (tiny) model behind it."""
+"""The SGLang backend against phloem's own server, which speaks that API, over the tiny model."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
 
-from phloem.errors import Cancelled, DeadlineExceeded, EngineError, PromptTooLong, Unsupported
+from phloem.errors import (
+    Cancelled,
+    ConstraintError,
+    DeadlineExceeded,
+    EngineError,
+    PromptTooLong,
+    Unsupported,
+)
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import SamplingParams, StepResult, Text, TokenEvent
 from phloem.runtime.embedded import EmbeddedBackend
 from phloem.runtime.model.tiny import tiny_model
 from phloem.runtime.sglang.backend import RuntimeEndpoint
 
-from .sglang_server import FakeSGLang, serving
+from .tapped import Tap, tapped
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 MODEL = tiny_model()
+SGLANG = {"product": "SGLang", "version": "0.5.23"}
+"""What makes a phloem server look like SGLang's."""
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[FakeSGLang]:
+def running() -> Iterator[Tap]:
     """One server for the module."""
-    with serving(FakeSGLang()) as fake:
+    with tapped() as fake:
         yield fake
 
 
 @pytest.fixture
-def fake(running: FakeSGLang) -> FakeSGLang:
-    """The server with its memory of requests emptied."""
+def fake(running: Tap) -> Tap:
+    """The server, its notes of requests emptied."""
     running.requests.clear()
     running.aborted.clear()
     return running
 
 
 @pytest_asyncio.fixture
-async def backend(fake: FakeSGLang) -> AsyncIterator[RuntimeEndpoint]:
+async def backend(fake: Tap) -> AsyncIterator[RuntimeEndpoint]:
     """A backend on the server."""
     made = RuntimeEndpoint(fake.url, tokenizer=MODEL)
     yield made
@@ -64,9 +74,7 @@ async def test_the_same_tokens_as_the_engine_itself(backend: RuntimeEndpoint) ->
     await embedded.aclose()
 
 
-async def test_the_next_step_sends_the_very_tokens(
-    backend: RuntimeEndpoint, fake: FakeSGLang
-) -> None:
+async def test_the_next_step_sends_the_very_tokens(backend: RuntimeEndpoint, fake: Tap) -> None:
     """The second request begins with the first one's ids and its output's, and reuses them."""
     session = await opened(backend, "Once upon a time")
     _, first = await run(session)
@@ -77,21 +85,6 @@ async def test_the_next_step_sends_the_very_tokens(
     assert sent[1][: len(kept)] == kept
     assert second.usage.reused >= len(kept) - 1
     assert "text" not in fake.requests[0]
-
-
-async def test_incremental_streams_read_the_same() -> None:
-    """A server that sends each token once gives the same events' text and logprobs."""
-    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=0)
-    found = []
-    for info in ({}, {"incremental_streaming_output": True}):
-        with serving(FakeSGLang(info=info)) as fake:
-            backend = RuntimeEndpoint(fake.url, tokenizer=MODEL)
-            events, result = await run(await opened(backend, "Hello"), params)
-            assert "".join(event.text for event in events) == result.text
-            assert len(result.logprobs) == len(result.tokens)
-            found.append((result.tokens, result.text, result.logprobs))
-            await backend.aclose()
-    assert found[0] == found[1]
 
 
 async def test_stop_texts_leave_text_and_session(backend: RuntimeEndpoint) -> None:
@@ -109,7 +102,7 @@ async def test_stop_texts_leave_text_and_session(backend: RuntimeEndpoint) -> No
     assert MODEL.tokenizer.decode((await session.snapshot()).tokens) == "Hello" + result.text
 
 
-async def test_scores_are_the_engines(backend: RuntimeEndpoint, fake: FakeSGLang) -> None:
+async def test_scores_are_the_engines(backend: RuntimeEndpoint, fake: Tap) -> None:
     """Choices get the engine's own log-probabilities, and all go in one request."""
     embedded = EmbeddedBackend(MODEL)
     choices = [" yes", " no, never", " because"]
@@ -143,9 +136,21 @@ async def test_constraints_hold(backend: RuntimeEndpoint, constraint: Constraint
     assert result.finish_reason == "stop"
 
 
+async def test_the_embedded_engines_grammar_is_sent(backend: RuntimeEndpoint, fake: Tap) -> None:
+    """A phloem server is sent the grammar that the engine here would use: Lark as it is, and a
+    constraint after a text with its prelude."""
+    lark = Constraint("lark", 'start: "ab" /[c-e]{2}/ "f"')
+    _, result = await run(await opened(backend, "x"), SamplingParams(seed=3, max_tokens=60), lark)
+    assert re.fullmatch("ab[c-e]{2}f", result.text)
+    assert fake.requests[-1]["sampling_params"]["ebnf"] == lark.source
+    later = Constraint("regex", "[0-9]{3}", after="e")
+    await run(await opened(backend, "x"), GREEDY, later)
+    assert "phloem_free" in fake.requests[-1]["sampling_params"]["ebnf"]
+
+
 async def test_a_server_that_ignores_a_constraint_is_an_error() -> None:
     """The text is checked; the session is as before."""
-    with serving(FakeSGLang(enforce=False)) as fake:
+    with tapped(Tap(enforce=False)) as fake:
         backend = RuntimeEndpoint(fake.url, tokenizer=MODEL)
         session = await opened(backend, "Hello")
         before = await session.snapshot()
@@ -156,19 +161,19 @@ async def test_a_server_that_ignores_a_constraint_is_an_error() -> None:
 
 
 async def test_what_it_cannot_enforce_is_refused_before_a_request(
-    backend: RuntimeEndpoint, fake: FakeSGLang
+    backend: RuntimeEndpoint, fake: Tap
 ) -> None:
-    """Lark grammars and delayed constraints are refused by name, without asking the server."""
+    """What no grammar can say alone, and what can't be enforced at all, never reaches a server."""
     session = await opened(backend, "x")
-    for constraint in (Constraint("lark", 'start: "a"'), Constraint("regex", "a", after="x")):
-        with pytest.raises(Unsupported):
+    schemas = ('{"type":"array","uniqueItems":true}', '{"type":"string","pattern":"(?=a)b"}')
+    for schema in schemas:
+        constraint = Constraint("json_schema", schema, after="then")
+        with pytest.raises(ConstraintError):
             await run(session, GREEDY, constraint)
     assert fake.requests == []
 
 
-async def test_leaving_a_stream_aborts_on_the_server(
-    backend: RuntimeEndpoint, fake: FakeSGLang
-) -> None:
+async def test_leaving_a_stream_aborts_on_the_server(backend: RuntimeEndpoint, fake: Tap) -> None:
     """Closing the iterator posts /abort_request with the request's id."""
     session = await opened(backend, "Hello")
     stream = session.generate(SamplingParams(temperature=0, max_tokens=2000, ignore_eos=True))
@@ -179,7 +184,7 @@ async def test_leaving_a_stream_aborts_on_the_server(
     assert fake.aborted == [fake.requests[0]["rid"]]
 
 
-async def test_cancel_ends_the_step(backend: RuntimeEndpoint, fake: FakeSGLang) -> None:
+async def test_cancel_ends_the_step(backend: RuntimeEndpoint, fake: Tap) -> None:
     """`cancel` makes the running step raise `Cancelled`, and tells the server."""
     session = await opened(backend, "Hello")
     params = SamplingParams(temperature=0, max_tokens=3000, ignore_eos=True)
@@ -194,7 +199,7 @@ async def test_cancel_ends_the_step(backend: RuntimeEndpoint, fake: FakeSGLang) 
     assert fake.aborted == [fake.requests[0]["rid"]]
 
 
-async def test_a_timeout_is_total(fake: FakeSGLang) -> None:
+async def test_a_timeout_is_total(fake: Tap) -> None:
     """A step that streams on and on ends when its whole time is over."""
     backend = RuntimeEndpoint(fake.url, tokenizer=MODEL, timeout=0.2)
     session = await opened(backend, "Hello")
@@ -203,7 +208,7 @@ async def test_a_timeout_is_total(fake: FakeSGLang) -> None:
     await backend.aclose()
 
 
-async def test_branches_draw_their_own_noise(backend: RuntimeEndpoint, fake: FakeSGLang) -> None:
+async def test_branches_draw_their_own_noise(backend: RuntimeEndpoint, fake: Tap) -> None:
     """The branch is mixed into the seed; equal branch and seed send equal seeds."""
     params = SamplingParams(seed=5, max_tokens=2)
     for branch in ("", "a", "b", "a"):
@@ -215,7 +220,7 @@ async def test_branches_draw_their_own_noise(backend: RuntimeEndpoint, fake: Fak
     assert len(set(seeds)) == 3
 
 
-async def test_namespaces_go_as_extra_keys(backend: RuntimeEndpoint, fake: FakeSGLang) -> None:
+async def test_namespaces_go_as_extra_keys(backend: RuntimeEndpoint, fake: Tap) -> None:
     """Every kind of request carries the namespace, and nothing is shared across."""
     text = "A prefix that is long enough to be cached. " * 2
     first = await opened(backend, text, namespace="a")
@@ -228,7 +233,7 @@ async def test_namespaces_go_as_extra_keys(backend: RuntimeEndpoint, fake: FakeS
 
 
 async def test_a_long_new_prefix_is_computed_before_a_fork(
-    backend: RuntimeEndpoint, fake: FakeSGLang
+    backend: RuntimeEndpoint, fake: Tap
 ) -> None:
     """Forking sends one request for the prefix, awaited, and every fork reuses it."""
     session = await opened(backend, "Once upon a time in a land far away. " * 4)
@@ -241,41 +246,41 @@ async def test_a_long_new_prefix_is_computed_before_a_fork(
 
 async def test_capabilities_say_what_the_server_has() -> None:
     """Without deterministic inference there are no seeds; without a grammar backend no masks."""
-    info = {"enable_deterministic_inference": False, "grammar_backend": "none"}
-    with serving(FakeSGLang(info=info)) as fake:
+    info = {"enable_deterministic_inference": False, "grammar_backend": "none"} | SGLANG
+    with tapped(Tap(info=info)) as fake:
         backend = RuntimeEndpoint(fake.url, tokenizer=MODEL)
         assert not backend.capabilities.seed
         assert backend.capabilities.constraints == frozenset()
         _, result = await run(await opened(backend, "x"), SamplingParams(seed=5, max_tokens=2))
         assert result.seed is None
         assert "sampling_seed" not in fake.requests[0]["sampling_params"]
+        with pytest.raises(Unsupported, match="none"):
+            await run(await opened(backend, "x"), GREEDY, Constraint("regex", "a"))
         await backend.aclose()
 
 
 async def test_priorities_go_only_where_they_count() -> None:
     """A server without priority scheduling refuses a priority, so none is sent to it."""
     for able in (True, False):
-        with serving(FakeSGLang(info={"enable_priority_scheduling": able})) as fake:
+        with tapped(Tap(info={"enable_priority_scheduling": able})) as fake:
             backend = RuntimeEndpoint(fake.url, tokenizer=MODEL)
             await run(await opened(backend, "x", priority=3))
             assert fake.requests[0].get("priority") == (3 if able else None)
             await backend.aclose()
 
 
-async def test_too_long_is_refused_before_a_request(
-    backend: RuntimeEndpoint, fake: FakeSGLang
-) -> None:
+async def test_too_long_is_refused_before_a_request(backend: RuntimeEndpoint, fake: Tap) -> None:
     """What can't fit raises with the numbers."""
     session = await opened(backend, "Hello")
-    with pytest.raises(PromptTooLong, match="4000"):
-        await run(session, SamplingParams(max_tokens=4000))
+    with pytest.raises(PromptTooLong, match="4096"):
+        await run(session, SamplingParams(max_tokens=4096))
     assert fake.requests == []
 
 
 @pytest.mark.parametrize("version", ["0.4.9", "0.6.0", "1.0.0", ""])
 async def test_other_versions_are_refused(version: str) -> None:
     """The version is checked at the first contact."""
-    with serving(FakeSGLang(info={"version": version})) as fake:
+    with tapped(Tap(info=SGLANG | {"version": version})) as fake:
         backend = RuntimeEndpoint(fake.url, tokenizer=MODEL)
         with pytest.raises(EngineError, match="SGLang"):
             await backend.start()

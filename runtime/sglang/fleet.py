@@ -1,0 +1,224 @@
+"""The servers behind one backend: which of them a step goes to, and what happens when one dies.
+
+What lives here: `Server`, one address with what is known of it, and `Fleet`, the choice among
+them. What does not: requests (`session.py`).
+
+A session stays with the server that holds its prefix. A new one goes where most of its first
+prompt is cached already, unless that server is much busier than the others (the rule of
+SGLang's own cache-aware router). A server that can't be reached is left out for a while, then
+asked how it is before it gets work again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+
+from phloem.errors import ConfigError, EngineError, EngineUnavailable, PhloemError
+from phloem.runtime.remote.http import HttpClient
+from phloem.runtime.remote.limits import Limit
+from phloem.runtime.sglang.server_info import ServerInfo, read_info
+
+__all__ = ["Fleet", "Server"]
+
+_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+_PROBE_S = 2.0
+_ABORT_S = 5.0
+_BLOCK = 64
+"""Tokens that are remembered as one."""
+_REMEMBERED = 16_384
+"""Blocks remembered per server: a million tokens."""
+_IMBALANCE = 8
+"""Running requests that a server may be ahead of the least busy one for the sake of its cache."""
+
+_log = logging.getLogger(__name__)
+
+
+class Server:
+    """One address. `info` is None until it has answered once; `running` counts our requests."""
+
+    def __init__(self, http: HttpClient) -> None:
+        self.http = http
+        self.info: ServerInfo | None = None
+        self.running = 0
+        self.sessions = 0
+        """Sessions that were sent here first."""
+        self.problem: EngineUnavailable | None = None
+        self._failures = 0
+        self._paused_until = 0.0
+        self._blocks: OrderedDict[bytes, None] = OrderedDict()
+
+    @property
+    def known(self) -> ServerInfo:
+        """What it said of itself. It must have answered once."""
+        assert self.info is not None
+        return self.info
+
+    @property
+    def due(self) -> bool:
+        """Whether it is down, and has been left alone long enough."""
+        return self.problem is not None and time.monotonic() >= self._paused_until
+
+    def connect(self, timeout: float) -> None:
+        """Ask it what it is. Blocks. Raises what `HttpClient.get` and `read_info` raise."""
+        model = self.http.get("/get_model_info", timeout)
+        self.info = read_info(self.http.url, model, self.http.get("/get_server_info", timeout))
+
+    async def revive(self) -> None:
+        """Ask whether it works again, and with the same model; else it stays down."""
+        limit = Limit(_PROBE_S)
+        try:
+            model = await self.http.fetch("/get_model_info", limit)
+            server = await self.http.fetch("/get_server_info", limit)
+            info = read_info(self.http.url, model, server)
+        except PhloemError as error:
+            self.fail(_unavailable(self.http.url, error))
+            return
+        if self.info is not None and info.identity != self.info.identity:
+            self.fail(_unavailable(self.http.url, f"it serves {info.model} now"))
+            return
+        self.info, self.problem, self._failures = info, None, 0
+        self._blocks.clear()
+
+    def fail(self, error: EngineUnavailable) -> None:
+        """Leave it alone for a while, longer each time."""
+        _log.warning("%s is left out: %s", self.http.url, error.message)
+        if self.problem is not None and not self.due:
+            return  # Requests that ran at once fail at once; that is one failure.
+        self.problem = error
+        pause = min(_LONGEST_PAUSE_S, _PAUSE_S * 2**self._failures)
+        self._failures += 1
+        self._paused_until = time.monotonic() + pause
+
+    def cached(self, keys: Sequence[bytes]) -> int:
+        """How many leading blocks it has computed, as far as we remember."""
+        return next((i for i, key in enumerate(keys) if key not in self._blocks), len(keys))
+
+    def remember(self, keys: Sequence[bytes]) -> None:
+        """It has computed these blocks."""
+        for key in keys:
+            self._blocks[key] = None
+            self._blocks.move_to_end(key)
+        while len(self._blocks) > _REMEMBERED:
+            self._blocks.popitem(last=False)
+
+
+class Fleet:
+    """The servers of a backend, at least one."""
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self.servers = list(servers)
+        self._aborts: set[asyncio.Task[None]] = set()
+
+    def connect(self, timeout: float) -> ServerInfo:
+        """Ask all of them what they are; those that don't answer are down. Blocks.
+
+        Raises the error of the first if none answers, and `ConfigError` for different models.
+        """
+        for server in self.servers:
+            try:
+                server.connect(timeout)
+            except EngineUnavailable as error:
+                server.fail(error)
+        up = [server for server in self.servers if server.problem is None]
+        if not up:
+            assert self.servers[0].problem is not None
+            raise self.servers[0].problem
+        first = up[0]
+        for other in up[1:]:
+            if (other.known.identity, other.known.grammar) != (
+                first.known.identity, first.known.grammar,
+            ):  # fmt: skip
+                raise ConfigError(
+                    f"{first.http.url} serves {_shown(first.known)}, but {other.http.url} serves "
+                    f"{_shown(other.known)}",
+                    hint="give servers of one model, started alike",
+                )
+        return first.known
+
+    async def choose(
+        self, tokens: Sequence[int], namespace: str, home: Server | None, tried: Collection[Server]
+    ) -> Server:
+        """The server for a step on these tokens, `home` if it can be; none of those `tried`.
+
+        Raises `EngineUnavailable` if there is none.
+        """
+        if len(self.servers) == 1 and not tried:
+            return self.servers[0]
+        await asyncio.gather(*(s.revive() for s in self.servers if s.due and s not in tried))
+        up = [s for s in self.servers if s.problem is None and s not in tried]
+        if not up:
+            raise self._none_left()
+        if home in up:
+            assert home is not None
+            return home
+        least = min(server.running for server in up)
+        near = [server for server in up if server.running - least <= _IMBALANCE]
+        keys = self.keys(tokens, namespace)
+        best = max(near, key=lambda s: (s.cached(keys), -s.running, -s.sessions))
+        best.sessions += 1
+        return best
+
+    def keys(self, tokens: Sequence[int], namespace: str) -> list[bytes]:
+        """A key for each whole block of `tokens`, of it and all before it."""
+        if len(self.servers) == 1:
+            return []
+        key, found = namespace.encode(), []
+        for at in range(0, len(tokens) - _BLOCK + 1, _BLOCK):
+            block = array("q", tokens[at : at + _BLOCK]).tobytes()
+            key = hashlib.blake2b(key + block, digest_size=16).digest()
+            found.append(key)
+        return found
+
+    @property
+    def up(self) -> list[Server]:
+        """Those that work, as far as we know."""
+        return [server for server in self.servers if server.problem is None]
+
+    def abort(self, server: Server, rids: Sequence[str]) -> None:
+        """Tell a server to end requests; does not wait for its answer."""
+        task = asyncio.get_running_loop().create_task(_abort(server, tuple(rids)))
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
+
+    async def aclose(self) -> None:
+        """Finish what is being told, and close this event loop's connections."""
+        here = asyncio.get_running_loop()
+        await asyncio.gather(*(task for task in self._aborts if task.get_loop() is here))
+        for server in self.servers:
+            await server.http.aclose()
+
+    def _none_left(self) -> EngineUnavailable:
+        problems = [s.problem for s in self.servers if s.problem is not None]
+        if len(problems) == 1:
+            return problems[0]
+        return EngineUnavailable(
+            f"none of the {len(self.servers)} servers can be reached: "
+            + "; ".join(error.message for error in problems),
+            hint="start them, check the URLs",
+        )
+
+
+async def _abort(server: Server, rids: Sequence[str]) -> None:
+    """Best effort: the closed connection ends the work too."""
+    limit = Limit(_ABORT_S)
+    for rid in rids:
+        try:
+            await server.http.tell("/abort_request", limit, {"rid": rid})
+        except PhloemError as error:
+            _log.warning("request %s could not be aborted: %s", rid, error.message)
+            return
+
+
+def _unavailable(url: str, reason: EngineError | PhloemError | str) -> EngineUnavailable:
+    text = reason.message if isinstance(reason, PhloemError) else reason
+    return EngineUnavailable(f"{url} can't be used: {text}", hint="look into the server's log")
+
+
+def _shown(info: ServerInfo) -> str:
+    return f"{info.model} (grammar backend {info.grammar})"
