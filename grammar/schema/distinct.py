@@ -23,8 +23,8 @@ __all__ = ["ENDERS", "Tracker", "finite_items", "needs_tracking"]
 
 _MAX_FINITE = 60
 _SPACE = b" \t\n\r"
-_QUOTE, _BRACKETS, _ANY_END = b'"', b"]}", b'",]}' + _SPACE
-ENDERS = (_QUOTE, _BRACKETS, _ANY_END)
+_QUOTE, _BRACKETS, _QUOTE_BRACKETS, _ANY_END = b'"', b"]}", b'"]}', b'",]}' + _SPACE
+ENDERS = (_QUOTE, _BRACKETS, _QUOTE_BRACKETS, _ANY_END)
 """What `Tracker.enders` may answer, besides nothing."""
 
 
@@ -98,8 +98,10 @@ class Tracker:
         if not risky:
             return b""
         frame = risky[-1]
-        if not frame.is_array or frame is not self._stack[-1]:
-            return _BRACKETS if frame.is_array else _QUOTE
+        if frame is not self._stack[-1]:
+            return _BRACKETS
+        if not frame.is_array:
+            return _QUOTE_BRACKETS if any(outer.is_array for outer in risky) else _QUOTE
         if self._mode in {"string", "string escape"}:
             # In a tracked grammar every string has one spelling, so its beginning tells.
             part = self._text[frame.start :].decode(errors="ignore")
@@ -117,7 +119,7 @@ class Tracker:
                 if char in ",]}" or byte in _SPACE:
                     return self._end_value(position) and self._between(char)
             case "value":
-                self._begin(char, position)
+                return self._begin(char, position)
             case "name":
                 if char == '"':
                     self._mode, self._start = "key", position
@@ -138,12 +140,11 @@ class Tracker:
             return self._end_key() if self._mode == "key" else self._end_value(position + 1)
         return True
 
-    def _begin(self, char: str, position: int) -> None:
+    def _begin(self, char: str, position: int) -> bool:
         if char in " \t\n\r":
-            return
+            return True
         if char == "]":
-            self._close(position + 1)
-            return
+            return self._close(position + 1)
         states = self._states()
         if self._stack and self._stack[-1].is_array:
             self._stack[-1] = self._stack[-1]._replace(start=position)
@@ -159,6 +160,7 @@ class Tracker:
             self._mode = "value" if is_array else "name"
         else:
             self._mode = "string" if char == '"' else "scalar"
+        return True
 
     def _states(self) -> frozenset[State]:
         """The states the value that begins here may be in."""
