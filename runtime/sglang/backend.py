@@ -110,6 +110,14 @@ class RuntimeEndpoint(Backend):
         await self.start()
         return self._session(Place(session_id, namespace, deadline, priority, branch))
 
+    def _reach(self) -> None:
+        """What has to happen before servers can answer: nothing, for those that run."""
+
+    @property
+    def urls(self) -> list[str]:
+        """The addresses."""
+        return [server.http.url for server in self._fleet.servers]
+
     @property
     def servers(self) -> dict[str, ServerInfo | None]:
         """What each server says of itself, by address; None for one that can't be reached."""
@@ -187,6 +195,7 @@ class RuntimeEndpoint(Backend):
             return self._connected
 
     def _make(self) -> _Connected:
+        self._reach()
         info = self._fleet.connect(self._connect_timeout)
         infos = [server.known for server in self._fleet.up]
         text = self._tokenizer if isinstance(self._tokenizer, ModelText) else self._load(info)

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from phloem.retrieval.base import Query as Query
     from phloem.runtime.openai.backend import OpenAI as OpenAI
     from phloem.runtime.sglang.backend import RuntimeEndpoint as RuntimeEndpoint
+    from phloem.runtime.sglang.launch import Runtime as Runtime
 
 __version__ = "0.1.0"
 
@@ -98,6 +99,7 @@ _MODULES: dict[str, list[str]] = {
     "retrieval.base": ["Document", "Hit", "Hits", "Query"],
     "runtime.openai.backend": ["OpenAI"],
     "runtime.sglang.backend": ["RuntimeEndpoint"],
+    "runtime.sglang.launch": ["Runtime"],
 }  # fmt: skip
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
