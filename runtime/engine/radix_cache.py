@@ -34,6 +34,9 @@ from phloem.runtime.engine.radix_tree import Match, Node, Rank, Tokens
 
 __all__ = ["RadixCache"]
 
+_REMEMBERED = 4
+"""Pages given up that are remembered, in pools."""
+
 _LONG = 4096
 """Position at which a row costs about twice as much as at the start, because of attention."""
 
@@ -55,14 +58,14 @@ class RadixCache:
     ) -> None:
         self.pool = pool
         self.tier = tier
-        self.forecast = Forecast(clock)
+        self.forecast = Forecast(clock, _REMEMBERED * pool.pages)
         self.evicted = 0
         """Pages that the device has given up since the start."""
         self._hints = hints
         self._roots: dict[str, Node] = {}
         self._uses = itertools.count(1)
-        self._order = EvictionOrder(self._evictable, self._rank)
-        self._host_order = EvictionOrder(self._host_evictable, self._rank)
+        self._order = EvictionOrder(self._evictable, self._rank, clock)
+        self._host_order = EvictionOrder(self._host_evictable, self._rank, clock)
         self._wanted: set[Node] = set()
 
     # Looking up
@@ -105,6 +108,7 @@ class RadixCache:
         node = Node(parent, tokens, page, parent.start + above)
         parent.insert(node)
         self.pool.enter_cache(page)
+        self.forecast.entered(node)
         return node
 
     def extend(self, node: Node, tokens: Tokens) -> None:
@@ -133,12 +137,12 @@ class RadixCache:
     def _raise_interests(self, node: Node) -> None:
         """Who stands at `node` stands above it from now on, as far as that tells anything.
 
-        A page that several sessions share speaks for itself: those that ended don't count there.
+        Where other sessions' pages branch off, those that ended don't count any more.
         """
         parent = node.parent
         assert parent is not None
         for interest in node.interests:
-            stays = parent.parent is not None and not (interest.ended and parent.arrivals > 1)
+            stays = parent.parent is not None and not (interest.ended and len(parent.children) > 1)
             interest.node = parent if stays else None
             if stays:
                 parent.interests.append(interest)
@@ -161,9 +165,9 @@ class RadixCache:
         if interest.began or found is None or not self._hints:
             return
         interest.began = True
-        now, size = self.forecast.now(), self.pool.page_size
+        size = self.pool.page_size
         for node in found.full:
-            node.arrive(now)
+            self.forecast.visited(node)
             self.forecast.continued(node.chain)
             node.release_ended()
         if found.partial is not None and len(found.partial.tokens) == found.tail:
@@ -172,6 +176,7 @@ class RadixCache:
         for at in range(len(found.full) * size, len(tokens) - size + 1, size):
             chain = hash((chain, tuple(tokens[at : at + size])))
             self.forecast.continued(chain)
+            self.forecast.missed(chain)
 
     def resume(self, interest: Interest) -> None:
         """The interest's session has a step that waits to be served."""
@@ -217,8 +222,9 @@ class RadixCache:
 
     def evict(self, pages: int) -> int:
         """Take up to `pages` pages from the device, those worth least first; returns how many."""
-        now, done = self.forecast.now(), 0
-        while done < pages and (node := self._order.take(now)) is not None:
+        done = 0
+        while done < pages and (node := self._order.take()) is not None:
+            self.forecast.left(node)
             if not self._offload(node):
                 self._drop_all(node)
             done += 1
@@ -230,7 +236,7 @@ class RadixCache:
         if self.tier is None:
             return False
         if not self.tier.free:
-            last = self._host_order.take(self.forecast.now())
+            last = self._host_order.take()
             if last is None:
                 return False
             self.drop(last)
@@ -254,7 +260,7 @@ class RadixCache:
     def flush(self) -> None:
         """Give up all that nobody holds, on the host too."""
         self.evict(self.pool.pages)
-        while (node := self._host_order.take(self.forecast.now())) is not None:
+        while (node := self._host_order.take()) is not None:
             self.drop(node)
 
     # Coming back
@@ -319,16 +325,8 @@ class RadixCache:
     def _rank(self, node: Node) -> Rank:
         if not self._hints:
             return -math.inf, node.last_use
-        expected = min(map(self.forecast.next_use, node.interests), default=math.inf)
-        if node.arrivals > 1:
-            # The more sessions came by, the likelier another one does.
-            wait = node.interval * node.arrivals / (node.arrivals - 1)
-            expected = min(expected, self.forecast.overdue(node.seen, wait))
-        if not math.isfinite(expected):
-            return -expected, node.last_use
-        now = self.forecast.now()
         cost = len(node.tokens) / self.pool.page_size * (1 + node.start / _LONG)
-        return -(now + (expected - now) / cost), node.last_use
+        return -self.forecast.remaining(node) / cost, node.last_use
 
     def nodes(self) -> Iterator[tuple[str, Node]]:
         """Every node with its namespace, parents first (for the audit)."""

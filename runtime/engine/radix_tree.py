@@ -98,14 +98,6 @@ class Node:
         del self.keys[at], self.children[at]
         self.resident -= node.on_device
 
-    def arrive(self, now: float) -> None:
-        """A new session comes by."""
-        if self.arrivals:
-            weight = max(0.2, 1 / self.arrivals)
-            self.interval += weight * (now - self.seen - self.interval)
-        self.arrivals += 1
-        self.seen = now
-
     def release_ended(self) -> None:
         """Another session goes on from here: those that ended stand nowhere any more."""
         for interest in self.interests:
