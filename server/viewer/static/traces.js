@@ -171,12 +171,13 @@ class RunPage {
 
   // Show a panel. Of two that were asked for, the later stays.
   async open(name, row) {
-    if (!name) return;
+    if (!name || name === this.opened) return;
     this.opened = name;
     let content;
     try {
       content = fragment(await this.load(`panels/${name}`));
     } catch (error) {
+      this.opened = "";
       notice(error.message);
       return;
     }
