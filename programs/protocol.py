@@ -158,6 +158,18 @@ class TokenEvent:
     logprobs: tuple[TokenLogprob, ...] = ()
     forced_spans: tuple[tuple[int, int], ...] = ()
 
+    def __add__(self, later: TokenEvent) -> TokenEvent:
+        """Both as one event."""
+        shift = len(self.text)
+        return TokenEvent(
+            self.text + later.text,
+            self.tokens + later.tokens,
+            self.forced + later.forced,
+            self.logprobs + later.logprobs,
+            self.forced_spans
+            + tuple((start + shift, end + shift) for start, end in later.forced_spans),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -325,8 +337,12 @@ class Session(Protocol):
         """The state as plain values, for `Backend.restore`."""
         ...
 
-    def hint(self, next_use: int | None) -> None:
-        """Steps until this session's KV is used again; None: never. Advice only."""
+    def hint(self, next_use: int | None, place: str = "") -> None:
+        """Steps until this session's KV is used again; None: never. Advice only.
+
+        `place` names where in its program the session stands: an engine may learn from earlier
+        runs how long sessions wait there.
+        """
         ...
 
     async def cancel(self) -> None:

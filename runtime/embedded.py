@@ -22,7 +22,7 @@ from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import Backend, Capabilities, ChatFormat, Segment, Snapshot
 from phloem.runtime.embedded_session import EmbeddedSession
 from phloem.runtime.engine.engine import Engine
-from phloem.runtime.engine.messages import Computed, Failed
+from phloem.runtime.engine.messages import Computed, Failed, Message
 from phloem.runtime.engine.state import EngineConfig
 from phloem.runtime.engine.stats import Stats
 from phloem.runtime.engine.transcript import Transcript
@@ -199,7 +199,7 @@ class EmbeddedBackend(Backend):
 
     async def _done(self, work: Work) -> Computed:
         """Do work that belongs to no session."""
-        mailbox = Mailbox()
+        mailbox: Mailbox[Message] = Mailbox()
         LocalLane(self.services).submit(work, mailbox.put)
         message = await mailbox.get()
         if isinstance(message, Failed):

@@ -66,7 +66,7 @@ class EmbeddedSession(Session):
         with self._step():
             prompt = self.transcript.prompt()
             work = Generate(prompt.tokens, self._place, params, seed, constraint, prompt.heal)
-            mailbox = Mailbox()
+            mailbox: Mailbox[Message] = Mailbox()
             shown: list[int] = []
             base = len(prompt.tokens)
             cancel = self._submit(work, mailbox)
@@ -110,7 +110,7 @@ class EmbeddedSession(Session):
         with self._step():
             prompt = self.transcript.prompt()
             tokens, scored = self.transcript.choices(prompt, choices)
-            mailbox = Mailbox()
+            mailbox: Mailbox[Message] = Mailbox()
             cancel = self._submit(Score(tokens, self._place, scored, empty_context), mailbox)
             try:
                 message = await self._message(mailbox)
@@ -141,9 +141,9 @@ class EmbeddedSession(Session):
             self._fingerprint, self._place.branch, self._place.namespace
         )
 
-    def hint(self, next_use: int | None) -> None:
+    def hint(self, next_use: int | None, place: str = "") -> None:
         """See `Session`."""
-        self._lane.expect(next_use)
+        self._lane.expect(next_use, place)
 
     async def cancel(self) -> None:
         """See `Session`."""
@@ -171,12 +171,12 @@ class EmbeddedSession(Session):
             self._busy = False
             self._cancel = None
 
-    def _submit(self, work: Work, mailbox: Mailbox) -> Cancel:
+    def _submit(self, work: Work, mailbox: Mailbox[Message]) -> Cancel:
         self._cancel = mailbox.on_lost = cancel = self._lane.submit(work, mailbox.put)
         return cancel
 
     @staticmethod
-    async def _message(mailbox: Mailbox) -> Message:
+    async def _message(mailbox: Mailbox[Message]) -> Message:
         message = await mailbox.get()
         if isinstance(message, Failed):
             raise message.error

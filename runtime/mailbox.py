@@ -1,7 +1,7 @@
-"""From the engine's thread to an event loop: messages in order, few wake-ups.
+"""From any thread to an event loop: messages in order, few wake-ups.
 
-What lives here: `Mailbox`, one per job, and the `Dispatcher` that all mailboxes of a loop share.
-What does not: what the messages say (`engine/messages.py`).
+What lives here: `Mailbox`, one per job or stream, and the `Dispatcher` that all mailboxes of a loop
+share. What does not: what the messages say.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import ClassVar
-
-from phloem.runtime.engine.messages import Message
+from typing import Any, ClassVar, Generic, TypeVar
 
 __all__ = ["Mailbox"]
+
+T = TypeVar("T")
 
 
 class Dispatcher:
@@ -28,7 +28,7 @@ class Dispatcher:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
         self._lock = threading.Lock()
-        self._posted: deque[tuple[Mailbox, Message]] = deque()
+        self._posted: deque[tuple[Mailbox[Any], Any]] = deque()
         self._awake = False
 
     @classmethod
@@ -40,7 +40,7 @@ class Dispatcher:
             found = cls._of_loop[loop] = cls(loop)
         return found
 
-    def post(self, mailbox: Mailbox, message: Message) -> bool:
+    def post(self, mailbox: Mailbox[T], message: T) -> bool:
         """From any thread. False: the loop is closed, nobody will read it."""
         loop = self._loop()
         with self._lock:
@@ -65,24 +65,31 @@ class Dispatcher:
             mailbox.receive(message)
 
 
-class Mailbox:
-    """Messages of one job, for one reader on the loop that made it."""
+class Mailbox(Generic[T]):
+    """Messages for one reader on the loop that made it."""
 
     def __init__(self) -> None:
         self.on_lost: Callable[[], None] | None = None
-        """Called (on the engine's thread) when the reader's loop is gone."""
+        """Called (on the sender's thread) when the reader's loop is gone."""
         self._dispatcher = Dispatcher.of_running_loop()
-        self._messages: asyncio.Queue[Message] = asyncio.Queue()
+        self._messages: asyncio.Queue[T] = asyncio.Queue()
 
-    def put(self, message: Message) -> None:
+    def put(self, message: T) -> None:
         """From any thread."""
         if not self._dispatcher.post(self, message) and self.on_lost is not None:
             self.on_lost()
 
-    def receive(self, message: Message) -> None:
+    def receive(self, message: T) -> None:
         """On the loop."""
         self._messages.put_nowait(message)
 
-    async def get(self) -> Message:
+    async def get(self) -> T:
         """The next message."""
         return await self._messages.get()
+
+    async def take(self) -> list[T]:
+        """All messages that are here; waits for the first."""
+        taken = [await self._messages.get()]
+        while not self._messages.empty():
+            taken.append(self._messages.get_nowait())
+        return taken

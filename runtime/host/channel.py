@@ -18,7 +18,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from phloem.programs.protocol import TokenEvent
 from phloem.runtime.engine.messages import Progress
 from phloem.runtime.host.wire import FromChild, Reply
 
@@ -115,24 +114,9 @@ def coalesced(messages: Sequence[FromChild]) -> list[FromChild]:
             and isinstance(earlier.message, Progress)
             and isinstance(message.message, Progress)
         ):
-            found[place] = Reply(message.job, _joined(earlier.message, message.message))
+            joined = earlier.message.event + message.message.event
+            found[place] = Reply(message.job, Progress(joined, message.message.base))
         else:
             places[message.job] = len(found)
             found.append(message)
     return found
-
-
-def _joined(first: Progress, second: Progress) -> Progress:
-    a, b = first.event, second.event
-    shift = len(a.text)
-    return Progress(
-        TokenEvent(
-            text=a.text + b.text,
-            tokens=a.tokens + b.tokens,
-            forced=a.forced + b.forced,
-            logprobs=a.logprobs + b.logprobs,
-            forced_spans=a.forced_spans
-            + tuple((start + shift, end + shift) for start, end in b.forced_spans),
-        ),
-        second.base,
-    )

@@ -31,7 +31,16 @@ from phloem.programs.protocol import (
     TokenEvent,
 )
 
-__all__ = ["Item", "Job", "Prompt", "Tokens", "candidates", "count_tokens", "spelled"]
+__all__ = [
+    "Item",
+    "Job",
+    "Prompt",
+    "Tokens",
+    "candidates",
+    "coalesced",
+    "count_tokens",
+    "spelled",
+]
 
 LONG = 20_000
 """Characters; longer prompts are counted on a thread, so that megabytes hold nobody up."""
@@ -108,6 +117,20 @@ async def _open(backend: Backend, job: Job, prompt: Prompt) -> Session:
     return session
 
 
+def coalesced(items: Sequence[Item]) -> list[Item]:
+    """The same items, where tokens of a candidate that came one after the other are one: a
+    server that is behind has fewer events to send."""
+    found: list[Item] = []
+    for index, item in items:
+        if found and found[-1][0] == index and isinstance(item, TokenEvent):
+            before = found[-1][1]
+            if isinstance(before, TokenEvent):
+                found[-1] = (index, before + item)
+                continue
+        found.append((index, item))
+    return found
+
+
 def count_tokens(backend: Backend, prompt: Prompt) -> int:
     """How many tokens the prompt is; adjacent texts count as one."""
     if isinstance(prompt, Tokens):
@@ -165,6 +188,14 @@ async def _merge(
     streams: Sequence[AsyncIterator[TokenEvent | StepResult]],
 ) -> AsyncGenerator[Item, None]:
     """Items of several streams in the order they come; all end when one fails."""
+    if len(streams) == 1:
+        stream = streams[0]
+        try:
+            async for item in stream:
+                yield (0, item)
+        finally:
+            await _close(stream)
+        return
     queue: asyncio.Queue[Item | Exception | None] = asyncio.Queue()
 
     async def read(index: int, stream: AsyncIterator[TokenEvent | StepResult]) -> None:
@@ -176,21 +207,25 @@ async def _merge(
         else:
             queue.put_nowait(None)
         finally:
-            if isinstance(stream, AsyncGenerator):
-                await stream.aclose()
+            await _close(stream)
 
     tasks = [asyncio.ensure_future(read(index, one)) for index, one in enumerate(streams)]
     try:
         going = len(tasks)
         while going:
-            item = await queue.get()
-            if isinstance(item, Exception):
-                raise item
-            if item is None:
+            happened = await queue.get()
+            if isinstance(happened, Exception):
+                raise happened
+            if happened is None:
                 going -= 1
             else:
-                yield item
+                yield happened
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _close(stream: AsyncIterator[TokenEvent | StepResult]) -> None:
+    if isinstance(stream, AsyncGenerator):
+        await stream.aclose()

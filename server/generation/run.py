@@ -18,7 +18,7 @@ import structlog
 
 from phloem.programs.protocol import StepResult, Usage
 from phloem.server.error_map import outcome_of
-from phloem.server.generation.job import Item, Job, candidates, spelled
+from phloem.server.generation.job import Item, Job, candidates, coalesced, spelled
 from phloem.server.http import bridge
 from phloem.server.http.state import ServerState
 
@@ -96,12 +96,13 @@ async def generate(
         if state.settings.log_prompts:
             log.info("prompts", texts=[spelled(prompt) for prompt in job.prompts])
         work = candidates(backend, replace(job, deadline=deadline))
-        async with contextlib.aclosing(bridge.stream(work, lease.release)) as items:
-            async for item in items:
-                account.see(item)
-                if state.settings.log_prompts and isinstance(item[1], StepResult):
-                    log.info("output", candidate=item[0], text=item[1].text)
-                yield item
+        async with contextlib.aclosing(bridge.stream(work, lease.release)) as batches:
+            async for items in batches:
+                for item in coalesced(items):
+                    account.see(item)
+                    if state.settings.log_prompts and isinstance(item[1], StepResult):
+                        log.info("output", candidate=item[0], text=item[1].text)
+                    yield item
 
 
 async def collect(state: ServerState, kind: str, job: Job, arrived: float) -> dict[int, StepResult]:

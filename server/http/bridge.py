@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from phloem.programs.executor.loop import submit
+from phloem.runtime.mailbox import Mailbox
 
 __all__ = ["call", "stream"]
 
@@ -28,35 +29,39 @@ async def call(coroutine: Coroutine[Any, Any, T]) -> T:
 
 async def stream(
     source: AsyncGenerator[T, None], on_end: Callable[[], None]
-) -> AsyncGenerator[T, None]:
-    """The items of `source`, which runs on the engine's loop. Raises what it raises.
+) -> AsyncGenerator[list[T], None]:
+    """The items of `source`, which runs on the engine's loop, each time all that have come.
+    Raises what it raises.
 
     `source` runs at its own pace: a slow reader here never holds it up. `on_end` is called
     here once `source` is over, however that came about. Closing this generator cancels
     `source`, which sees the cancellation at its next await.
     """
     home = asyncio.get_running_loop()
-    queue: asyncio.Queue[Any] = asyncio.Queue()
-
-    def tell(function: Callable[..., None], *args: Any) -> None:
-        # This loop may be gone (a server that stops) while the other one winds up.
-        with contextlib.suppress(RuntimeError):
-            home.call_soon_threadsafe(function, *args)
+    mailbox: Mailbox[Any] = Mailbox()
 
     async def pump() -> None:
         async with contextlib.aclosing(source):
             async for item in source:
-                tell(queue.put_nowait, item)
+                mailbox.put(item)
 
     def ended(_: object) -> None:
-        tell(queue.put_nowait, _END)
+        # This loop may be gone (a server that stops) while the other one winds up.
+        with contextlib.suppress(RuntimeError):
+            home.call_soon_threadsafe(on_end)
+        mailbox.put(_END)
 
     future = submit(pump())
-    future.add_done_callback(lambda _: tell(on_end))
     future.add_done_callback(ended)
     try:
-        while (item := await queue.get()) is not _END:
-            yield cast("T", item)
+        over = False
+        while not over:
+            items = await mailbox.take()
+            over = items[-1] is _END
+            if over:
+                items.pop()
+            if items:
+                yield items
         future.result()
     finally:
         future.cancel()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 
 import structlog
@@ -68,78 +69,104 @@ class EventStream(Response):
         self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the source ends or the client goes away, whichever is first."""
-        sending = asyncio.ensure_future(self._send_all(scope, receive, send))
+        """Send until the source ends, the client goes away, or it takes nothing any more."""
+        wire = _Wire(send, self.raw_headers, self._settings)
+        sending = asyncio.ensure_future(self._send_all(wire, scope, receive, send))
         gone = asyncio.ensure_future(disconnected(receive))
+        watching = asyncio.ensure_future(wire.watch())
         try:
-            await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({sending, gone, watching}, return_when=asyncio.FIRST_COMPLETED)
             if sending.done():
                 sending.result()
+            elif watching.done():
+                watching.result()
+                limit = self._settings.send_timeout_s
+                log.warning("slow_reader_cut_off", path=scope["path"], after_s=limit)
         finally:
-            for task in (sending, gone):
+            for task in (sending, gone, watching):
                 task.cancel()
-            await asyncio.gather(sending, gone, return_exceptions=True)
+            await asyncio.gather(sending, gone, watching, return_exceptions=True)
 
-    async def _send_all(self, scope: Scope, receive: Receive, send: Send) -> None:
-        timing = self._settings
-        started = False
+    async def _send_all(self, wire: _Wire, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            items = _paced(self._source, timing.early_headers_s, timing.heartbeat_s)
-            async with contextlib.aclosing(items):
+            async with contextlib.aclosing(self._source) as items:
                 async for item in items:
-                    if not started:
-                        await self._start(send)
-                        started = True
-                    await self._body(send, item or _WAIT)
-        except _SlowReaderError:
-            log.warning("slow_reader_cut_off", path=scope["path"], after_s=timing.send_timeout_s)
-            return
+                    await wire.put(item)
         except Exception as error:
             # Any error of the source becomes a reply; one of ours is a bug and is logged too.
             if status_of(error) == 500 and not isinstance(error, PhloemError):
                 log.error("stream_failed", path=scope["path"], exc_info=error)
-            if not started:
+            if wire.close_unstarted():
                 await error_reply(error)(scope, receive, send)
                 return
             for item in self._on_error(error):
-                await self._body(send, item)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _start(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-
-    async def _body(self, send: Send, data: bytes) -> None:
-        try:
-            async with asyncio.timeout(self._settings.send_timeout_s):
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-        except TimeoutError:
-            raise _SlowReaderError from None
+                await wire.put(item)
+        await wire.end()
 
 
-class _SlowReaderError(Exception):
-    """The client has taken nothing for too long."""
+class _Wire:
+    """One stream on its way out: its start, its events, and comment lines into its silence.
 
+    Nothing here is done for each event but sending it: one task per stream sleeps, and looks
+    now and then whether the stream has been silent, or its reader has taken nothing, for too long.
+    """
 
-async def _paced(
-    source: AsyncGenerator[bytes, None], first_s: float, then_s: float
-) -> AsyncGenerator[bytes | None, None]:
-    """The items of `source`, and None each time it has been silent for that long."""
-    coming = asyncio.ensure_future(anext(source))
-    limit = first_s
-    try:
-        while True:
-            await asyncio.wait({coming}, timeout=limit)
-            limit = then_s
-            if not coming.done():
-                yield None
-                continue
-            try:
-                item = coming.result()
-            except StopAsyncIteration:
+    def __init__(self, send: Send, headers: list[tuple[bytes, bytes]], settings: Settings) -> None:
+        self._send = send
+        self._headers = headers
+        self._settings = settings
+        self._lock = asyncio.Lock()
+        self._started = self._closed = False
+        self._latest = time.monotonic()
+        """When something was sent last; or the beginning."""
+        self._sending_since: float | None = None
+
+    async def put(self, data: bytes) -> None:
+        """Send whole events, after the headers."""
+        async with self._lock:
+            if self._closed:
                 return
-            yield item
-            coming = asyncio.ensure_future(anext(source))
-    finally:
-        coming.cancel()
-        await asyncio.wait({coming})
-        await source.aclose()
+            self._sending_since = time.monotonic()
+            if not self._started:
+                self._started = True
+                start = {"type": "http.response.start", "status": 200, "headers": self._headers}
+                await self._send(start)
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            self._sending_since = None
+            self._latest = time.monotonic()
+
+    async def end(self) -> None:
+        """The last that is sent."""
+        async with self._lock:
+            self._closed = True
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def close_unstarted(self) -> bool:
+        """Whether another reply can be made, since nothing of this one was sent; then nothing
+        will be."""
+        if self._started:
+            return False
+        self._closed = True
+        return True
+
+    async def watch(self) -> None:
+        """Fill silence with comment lines. Returns when the reader has taken nothing for
+        `send_timeout_s`."""
+        settings = self._settings
+        while True:
+            now = time.monotonic()
+            if self._sending_since is not None:
+                left = self._sending_since + settings.send_timeout_s - now
+                if left <= 0:
+                    return
+            else:
+                patience = settings.heartbeat_s if self._started else settings.early_headers_s
+                left = self._latest + patience - now
+                if left <= 0:
+                    try:
+                        async with asyncio.timeout(settings.send_timeout_s):
+                            await self.put(_WAIT)
+                    except TimeoutError:
+                        return
+                    continue
+            await asyncio.sleep(min(left, settings.send_timeout_s))
