@@ -8,7 +8,7 @@ fake.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, overload, runtime_checkable
@@ -148,6 +148,14 @@ class Hits(Sequence[Hit]):
 
     def __len__(self) -> int:
         return len(self.hits)
+
+    def __hash__(self) -> int:
+        return hash(tuple(hit.id for hit in self.hits))
+
+    def __await__(self) -> Generator[Any, None, Hits]:
+        """`await retrieve(...)` in an async program is the same as without `await`."""
+        yield from ()
+        return self
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)

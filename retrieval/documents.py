@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 
 from phloem.errors import RetrievalError
-from phloem.retrieval.base import Document, Query
+from phloem.retrieval.base import Document, Query, Reranker
 
 __all__ = [
+    "MAX_HITS",
     "MAX_WORDS",
     "check_index_name",
     "check_query",
@@ -33,6 +35,9 @@ T = TypeVar("T")
 MAX_WORDS = 400
 """Words of a query that are matched. Servers cap the clauses of one query at about 1,024, and
 each word is a clause for every field."""
+
+MAX_HITS = 10_000
+"""Hits that one search may ask for: the limit of servers (`index.max_result_window`)."""
 
 _BAD_NAME = re.compile(r'[\\/*?"<>|\s,#:]')
 _MAX_ID_BYTES = 512
@@ -55,26 +60,57 @@ def check_index_name(name: str) -> str:
 
 
 def check_query(query: Query) -> Query:
-    """`query`, with its text cleaned and cut. Raises `RetrievalError` for a senseless one."""
+    """`query`. Raises `RetrievalError` for a senseless one, before anything is asked: in a request
+    that several searches share, one that is malformed could be the others' failure."""
     if query.raw is None and not (isinstance(query.text, str) and query.text.strip()):
         raise RetrievalError(
-            f"the query text is empty ({query.text!r})",
+            f"the query text is empty ({query.text!r})"
+            if query.text is None or isinstance(query.text, str)
+            else f"the query is not text but {type(query.text).__name__}",
             hint="give text to search for; an empty query never means 'everything'",
             index=query.index,
         )
-    if not query.index or "/" in query.index or query.index in (".", ".."):
-        raise RetrievalError(f"not an index name: {query.index!r}", hint="give a non-empty name")
-    if not isinstance(query.k, int) or query.k < 1:
-        raise RetrievalError(f"k must be 1 or more, not {query.k!r}", index=query.index)
+    index = query.index
+    if not isinstance(index, str) or not index or "/" in index or index in (".", ".."):
+        raise RetrievalError(f"not an index name: {index!r}", hint="give a non-empty name")
+    if type(query.k) is not int or not 1 <= query.k <= MAX_HITS:
+        raise RetrievalError(f"k must be 1 to {MAX_HITS}, not {query.k!r}", index=index)
     if query.mode not in ("bm25", "knn", "hybrid"):
         raise RetrievalError(
             f"no search mode {query.mode!r}", hint='one of "bm25", "knn", "hybrid"'
         )
-    if query.timeout is not None and not query.timeout > 0:
+    if query.timeout is not None and not (_is_number(query.timeout) and query.timeout > 0):
         raise RetrievalError(f"timeout must be positive, not {query.timeout!r}")
-    if query.raw is not None and query.mode != "bm25":
-        raise RetrievalError("a raw query takes the place of mode and text; leave mode alone")
+    if query.min_score is not None and not _is_number(query.min_score):
+        raise RetrievalError(f"min_score must be a number, not {query.min_score!r}", index=index)
+    fields: Any = query.fields
+    if not (isinstance(fields, tuple | list) and all(isinstance(name, str) for name in fields)):
+        raise RetrievalError(
+            f"fields must be a list of names, not {fields!r}", hint='fields=["text", "title"]'
+        )
+    if query.rerank is not None and not isinstance(query.rerank, Reranker):
+        raise RetrievalError(
+            f"{query.rerank!r} is no reranker", hint="see phloem.retrieval.Reranker"
+        )
+    _check_raw(query)
     return query
+
+
+def _check_raw(query: Query) -> None:
+    if query.raw is None:
+        return
+    if query.mode != "bm25":
+        raise RetrievalError("a raw query takes the place of mode and text; leave mode alone")
+    try:
+        if not isinstance(query.raw, Mapping):
+            raise TypeError("it is no mapping")
+        json.dumps(dict(query.raw), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise RetrievalError(f"raw is not a query in JSON: {error}", index=query.index) from None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def plain_text(text: str) -> str:

@@ -18,6 +18,7 @@ JSON form, everywhere a filter is taken as a mapping:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -128,8 +129,10 @@ def parse_filter(given: Filter | Mapping[str, Any] | None) -> Filter | None:
 
     Raises `RetrievalError` naming the part that is not a filter.
     """
-    if given is None or isinstance(given, Term | Terms | Range | Exists | And | Or | Not):
-        return given
+    if given is None:
+        return None
+    if isinstance(given, Term | Terms | Range | Exists | And | Or | Not):
+        return _checked(given)
     if not isinstance(given, Mapping):
         raise _bad(given, "a filter is a mapping or one of phloem's filter types")
     if len(given) == 1:
@@ -139,6 +142,30 @@ def parse_filter(given: Filter | Mapping[str, Any] | None) -> Filter | None:
             return operator
     parts = tuple(_shorthand(str(name), value) for name, value in given.items())
     return parts[0] if len(parts) == 1 else And(parts)
+
+
+def _checked(given: Filter) -> Filter:
+    """A filter built of the types, with its values as `_scalar` wants them."""
+    match given:
+        case Term(field, value):
+            return Term(field, _scalar(field, value))
+        case Terms(field, values):
+            return Terms(field, _scalars(field, values))
+        case Range(field):
+            return _range(field, given.bounds())
+        case Exists(field):
+            return given
+        case And(filters) | Or(filters):
+            return type(given)(tuple(_parsed(part) for part in filters))
+        case Not(inner):
+            return Not(_parsed(inner))
+
+
+def _parsed(part: Any) -> Filter:
+    found = parse_filter(part)
+    if found is None:
+        raise _bad(part, "a part of a filter can't be None")
+    return found
 
 
 def _operator(name: str, value: Any) -> Filter | None:
@@ -195,6 +222,13 @@ def _scalar(field: str, value: Any) -> Scalar:
         return value.isoformat()
     if not isinstance(value, str | int | float):
         raise _bad({field: value}, "a value is a string, a number, a boolean or a date")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _bad({field: value}, "a number must be finite")
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise _bad({field: value}, "the text is not valid Unicode") from None
     return value
 
 

@@ -7,6 +7,7 @@ that are matched, and reciprocal rank fusion. What does not: how an index finds 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
@@ -84,9 +85,12 @@ def boosted_fields(fields: Iterable[str]) -> list[tuple[str, float]]:
     for field in tuple(fields) or DEFAULT_FIELDS:
         name, _, boost = field.partition("^")
         try:
-            parsed.append((name, float(boost or 1)))
+            factor = float(boost or 1)
         except ValueError:
-            raise RetrievalError(f"not a boost: {field!r}", hint='for example "title^2"') from None
+            factor = math.nan
+        if not (math.isfinite(factor) and factor >= 0):
+            raise RetrievalError(f"not a boost: {field!r}", hint='for example "title^2"')
+        parsed.append((name, factor))
     return parsed
 
 

@@ -19,7 +19,7 @@ from phloem.programs.api.marks import mark, mark_text
 from phloem.programs.effects import AddLater, Choose, Expression, Generate, Search
 from phloem.programs.executor import hub
 from phloem.programs.executor.deferred import PendingHits
-from phloem.programs.executor.frame import current, value_frame
+from phloem.programs.executor.frame import asynchronous, current, value_frame
 from phloem.programs.executor.run import Run
 from phloem.programs.executor.sampling import STEP_OPTIONS, clean
 from phloem.retrieval.base import Filter, Hit, Hits, Mode, Reranker
@@ -216,6 +216,7 @@ def _search(
 ) -> Search:
     """The effect of `retrieve` with these arguments."""
     name, text = (None, name_or_query) if query is None else (name_or_query, query)
+    fields = (fields,) if isinstance(fields, str) else fields
     given = {
         "index": index,
         "k": k,
@@ -255,7 +256,8 @@ def retrieve(
 
     The arguments are those of `retrieval.base.Query`. Acts at once in both styles, but for
     retrievals inside `parallel()` and beside the open branches of a fork: these run side by side,
-    and whoever reads their hits waits for them. A retrieval
+    and whoever reads their hits waits for them. An async program may await it, and must do so in
+    the tasks that it starts, where several run side by side too. A retrieval
     that is certain to run, with arguments that are known, may be started before its place,
     beside the steps before it; its error is raised at its place. Raises the kinds of
     `RetrievalError`, and `ProgramError` outside of a program.
@@ -277,12 +279,15 @@ def retrieve(
         retries=retries,
     )
     frame = current()
-    if frame is None:
-        raise ProgramError(
-            "retrieve() works inside a running program",
-            hint="ask the retriever itself elsewhere: await retriever.search(Query(...))",
-        )
-    return frame.search(effect)
+    if frame is not None:
+        return frame.search(effect)
+    beside = asynchronous()
+    if beside is not None:
+        return beside.begin(effect)
+    raise ProgramError(
+        "retrieve() works inside a running program",
+        hint="ask the retriever itself elsewhere: await retriever.search(Query(...))",
+    )
 
 
 @mark_text

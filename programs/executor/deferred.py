@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Generator
 from typing import Any
 
 from phloem.errors import Cancelled
@@ -75,6 +76,13 @@ class PendingHits(Hits):
     @property  # type: ignore[misc] # see the docstring
     def __class__(self) -> type[Hits]:  # type: ignore[override]
         return Hits
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __await__(self) -> Generator[Any, None, Hits]:
+        hits: Hits = yield from self.deferred.result().__await__()
+        return hits
 
     def __reduce_ex__(self, protocol: object) -> Any:
         return _itself, (self.deferred.value(),)

@@ -19,14 +19,14 @@ from typing import Any, Literal
 
 from phloem.errors import ProgramError
 from phloem.programs.effects import Effect, Search
-from phloem.programs.executor import hub
+from phloem.programs.executor import hub, loop
 from phloem.programs.executor.branch import Branch
 from phloem.programs.executor.deferred import Deferred, PendingHits
 from phloem.programs.executor.perform import perform
 from phloem.programs.executor.run import Run, Site
 from phloem.retrieval.base import Hits
 
-__all__ = ["Frame", "Handle", "current", "enter", "leave", "value_frame"]
+__all__ = ["Frame", "Handle", "asynchronous", "current", "enter", "leave", "value_frame"]
 
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
@@ -74,8 +74,12 @@ class Frame:
         """Do a retrieval at once; or begin it, where others may run beside it: inside
         `parallel()`, and while branches are open, if the compiler knows the place (so that no
         `try` of the program's stands around it). The program goes on until it reads the hits."""
-        if not self.parallel and not (self.may_defer and self.forked):
-            return self.ask(effect)  # type: ignore[no-any-return] # a search gives hits
+        if self.parallel or (self.may_defer and self.forked):
+            return self.begin(effect)
+        return self.ask(effect)  # type: ignore[no-any-return] # a search gives hits
+
+    def begin(self, effect: Search) -> Hits:
+        """Begin a retrieval, whose hits wait when they are read (or awaited)."""
         apart = replace(effect, slot=self.branch.slot())
         deferred = Deferred(self.run.spawn(perform(self.branch, apart, self.site())))
         self.searches.append(deferred)
@@ -111,6 +115,13 @@ _current: ContextVar[Frame | None] = ContextVar("phloem_frame", default=None)
 def current() -> Frame | None:
     """The innermost program that is running here, or None."""
     return _current.get() if hub.in_greenlet() else None
+
+
+def asynchronous() -> Frame | None:
+    """The program that started the task that this runs in, if it is such a task: there nothing
+    may wait but `await`."""
+    frame = _current.get()
+    return frame if frame is not None and loop.on_loop_thread() else None
 
 
 def value_frame() -> Frame | None:

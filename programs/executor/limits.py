@@ -7,10 +7,10 @@ driver of the run enforces.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeVar
 
-from phloem.errors import DeadlineExceeded, PhloemError
+from phloem.errors import DeadlineExceeded, PhloemError, ProgramError
 
 __all__ = ["attempts", "limited"]
 
@@ -19,7 +19,14 @@ FIRST_PAUSE_S = 0.05
 
 
 async def limited(work: Awaitable[T], seconds: float | None, what: str) -> T:
-    """Await `work` for at most `seconds`. Raises `DeadlineExceeded` naming `what`."""
+    """Await `work` for at most `seconds`. Raises `DeadlineExceeded` naming `what`,
+    and `ProgramError` for seconds that are no such number."""
+    if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
+        if isinstance(work, Coroutine):
+            work.close()
+        raise ProgramError(
+            f"{what} has the timeout {seconds!r}", hint="give a number of seconds above 0"
+        )
     limit = asyncio.timeout(seconds)
     try:
         async with limit:

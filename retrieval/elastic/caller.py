@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
-from phloem.errors import PhloemError, RetrievalUnavailable
+from phloem.errors import PhloemError, RetrievalError, RetrievalUnavailable
 from phloem.retrieval.base import traceparent
 from phloem.retrieval.elastic.address import Address
 from phloem.retrieval.elastic.connections import Connections
@@ -133,7 +133,14 @@ class Caller:
             request = _Request("POST", path, first.index, seconds, first.body, {}, first.trace)
             return [await self._send(request)]
         began = time.monotonic()
-        replies = await self._send_together(batch, seconds)
+        try:
+            replies = await self._send_together(batch, seconds)
+        except RetrievalError as error:
+            if error.details.get("status") != 400:
+                raise
+            # A server refuses them all for one that it can't read: alone each hears its own.
+            alone = (self._send_searches([one]) for one in batch)
+            return [found[0] for found in await asyncio.gather(*alone)]
         # A search that the server was too busy for is tried again as it would be alone.
         busy = [place for place, reply in enumerate(replies) if reply.status in BUSY]
         left = seconds - (time.monotonic() - began) - _BACKOFF_S

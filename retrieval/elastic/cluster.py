@@ -114,6 +114,11 @@ class Cluster:
                 )
         known.update(unknown)
 
+    async def exists(self, index: str) -> bool:
+        """Whether a pattern of index names names any."""
+        path = index_path(index, "/_mapping")
+        return bool(await self.caller.call("GET", path, index=index, seconds=self.seconds))
+
     async def count(self, index: str) -> int:
         """Number of documents. Raises `IndexNotFound`."""
         path = index_path(index, "/_count")

@@ -103,7 +103,15 @@ class Searching:
         return Hits(hits, 0.0, bool(causes), causes)
 
     async def _explain(self, query: Query) -> None:
-        """Raise if the query names a field the index lacks, or a vector of the wrong size."""
+        """Raise if the query names a field the index lacks, or a vector of the wrong size, or if
+        its pattern of index names names none."""
+        pattern = any(mark in query.index for mark in "*,")
+        if pattern and not await self._cluster.exists(query.index):
+            raise IndexNotFound(
+                f"no index {query.index!r} at {self._cluster.caller.address}",
+                hint="phloem index list shows those there are",
+                index=query.index,
+            )
         names = fields_of(parse_filter(query.filter))
         if query.mode != "knn" and query.raw is None:
             # The title is optional where it was not asked for by name.

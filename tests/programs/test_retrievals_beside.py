@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import phloem as ph
-from phloem.errors import RetrievalError, where_of
+from phloem.errors import ProgramError, RetrievalError, where_of
 from phloem.programs.testing import ScriptedBackend
 from phloem.retrieval.base import Hit, Hits, Query
 
@@ -109,7 +109,7 @@ def test_an_error_is_raised_where_the_hits_are_read() -> None:
             try:
                 told = len(bad)
             except RetrievalError as error:
-                    told = error.message
+                told = error.message
         return good[0].id, told
 
     value = program.run(backend=ScriptedBackend(), retriever=Gathering(2)).value
@@ -197,3 +197,40 @@ def test_a_recorded_run_answers_from_its_record() -> None:
     state = program.run(backend=ScriptedBackend(), retriever=Gathering(3), record=True)
     again = program.replay(state.record())
     assert again.value == state.value == QUESTIONS
+
+
+def test_async_programs_may_await_retrievals() -> None:
+    """`await retrieve(...)` works in an async program; in tasks that it starts, retrievals run side
+    by side."""
+
+    @ph.function
+    async def program(s):
+        first = await ph.retrieve("docs", "one")
+        plain = ph.retrieve("one")
+        return first == plain, first[0].id, s["docs"][0].id
+
+    retriever = Gathering(1)
+    value = program.run(backend=ScriptedBackend(), retriever=retriever).value
+    assert value == (True, "one", "one")
+
+    @ph.function
+    async def gathered(s):
+        async def ids(question: str) -> str:
+            docs = await ph.retrieve(question)
+            return docs[0].id
+
+        return await asyncio.gather(*map(ids, QUESTIONS))
+
+    assert gathered.run(backend=ScriptedBackend(), retriever=Gathering(3)).value == QUESTIONS
+
+
+@pytest.mark.parametrize("timeout", ["1", 0, -1, float("nan")])
+def test_a_timeout_that_is_none_is_refused(timeout: Any) -> None:
+    """The error names the retrieval and the timeout."""
+
+    @ph.function
+    def program(s):
+        ph.retrieve("one", timeout=timeout)
+
+    with pytest.raises(ProgramError, match=f"'one' has the timeout {timeout!r}"):
+        program.run(backend=ScriptedBackend(), retriever=Gathering(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -401,9 +402,22 @@ async def test_an_index_name_is_no_path(store: Store, name: str) -> None:
         await store.search(Query("cat", index=name))
 
 
-@pytest.mark.parametrize("bad", [{"k": 0}, {"mode": "fuzzy"}, {"timeout": 0}, {"fields": ("a^x",)}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"k": 0}, {"k": True}, {"k": "3"}, {"k": 10**9},
+        {"mode": "fuzzy"},
+        {"timeout": 0}, {"timeout": "1"}, {"timeout": math.inf},
+        {"fields": ("a^x",)}, {"fields": "text"}, {"fields": (None,)}, {"fields": ("text^nan",)},
+        {"min_score": "x"}, {"min_score": math.nan},
+        {"filter": {"legs": math.nan}}, {"filter": Term("legs", math.inf)},
+        {"filter": Term("lang", "\ud800")}, {"filter": And((None,))},
+        {"rerank": object()},
+        {"raw": "x"}, {"raw": {"match": math.nan}}, {"raw": {"match_all": {}}, "mode": "knn"},
+    ],
+)  # fmt: skip
 async def test_senseless_queries_are_refused(store: Store, index: str, bad: dict[str, Any]) -> None:
-    """A wrong setting is an error that names it."""
+    """A wrong setting is an error, before anything is asked."""
     await store.add(ANIMALS, index=index)
     with pytest.raises(RetrievalError):
         await store.search(Query("cat", index=index, **bad))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from phloem.errors import ConfigError, IndexLocked, RetrievalError
+from phloem.errors import ConfigError, IndexLocked, IndexNotFound, RetrievalError
 from phloem.retrieval import (
     Document,
     ElasticsearchRetriever,
@@ -289,4 +289,19 @@ async def test_a_rebuild_keeps_or_changes_the_field_types(server_url: str, index
     await server.rebuild([Document("b", "x", meta={"day": "someday"})], index=index, model=New)
     assert await types() == {"day": "keyword"}
     await server.drop(index)
+    await server.aclose()
+
+
+async def test_a_pattern_names_indexes(server_url: str, index: str) -> None:
+    """A search may name several indexes by a pattern; one that names none is a missing index."""
+    server = ElasticsearchRetriever(server_url)
+    await server.add([Document("a", "some words")], index=f"{index}-a")
+    await server.add([Document("b", "more words")], index=f"{index}-b")
+    hits = await server.search(Query("words", index=f"{index}-*"))
+    assert {hit.id for hit in hits} == {"a", "b"}
+    assert len(await server.search(Query("nothing", index=f"{index}-*"))) == 0
+    with pytest.raises(IndexNotFound):
+        await server.search(Query("words", index=f"{index}-nowhere-*"))
+    for name in ("a", "b"):
+        await server.drop(f"{index}-{name}")
     await server.aclose()

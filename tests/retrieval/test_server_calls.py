@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from phloem.errors import (
+    RetrievalError,
     RetrievalRefused,
     RetrievalUnavailable,
 )
@@ -60,7 +61,7 @@ def test_a_process_ends_quietly_with_a_store_open(
         f"from phloem.retrieval import {KINDS[kind].__name__} as Store, Query\n"
         f"store = Store(sys.argv[1])\n{how}\nprint(len(hits))\n"
     )
-    command = [sys.executable, "-X", "dev", "-c", code, server.url]
+    command = [sys.executable, "-W", "default", "-c", code, server.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("1\n", "", 0)
 
@@ -106,6 +107,30 @@ async def test_a_fork_s_searches_travel_together(connect: Any, scripted: Any, es
     assert request.path.startswith("/_msearch")
     assert [a[0].text for a in answers if isinstance(a, Hits)] == ["a", "b", "d"]
     assert isinstance(answers[2], RetrievalUnavailable)
+
+
+async def test_one_malformed_search_does_not_fail_the_others(
+    connect: Any, scripted: Any, es: Any
+) -> None:
+    """A server refuses a whole `_msearch` for one part that it can't read; then each search is
+    made alone and hears its own answer."""
+
+    async def answer(request: Any, _: Any) -> bytes:
+        if b"bogus" in request.body:
+            return es.reply({"error": {"type": "parsing_exception", "reason": "bogus"}}, 400)
+        return es.reply(es.found(es.hit(request.path)))
+
+    server = scripted(answer)
+    retriever = connect(server.url)
+    searches = [
+        retriever.search(Query("good", index="a")),
+        retriever.search(Query("x", index="b", raw={"bogus": {}})),
+        retriever.search(Query("good", index="c")),
+    ]
+    first, wrong, last = await asyncio.gather(*searches, return_exceptions=True)
+    assert (first[0].text, last[0].text) == ("/a/_search", "/c/_search")
+    assert isinstance(wrong, RetrievalError)
+    assert "bogus" in wrong.message
 
 
 async def test_a_busy_part_of_a_joined_request_is_tried_again(
