@@ -312,7 +312,7 @@ class _Session:
             namespace=self._namespace,
         )
 
-    def hint(self, next_use: int | None) -> None:
+    def hint(self, next_use: int | None, place: str = "") -> None:  # noqa: ARG002
         self._backend.calls.append(Call("hint", self._name, data=next_use))
 
     async def cancel(self) -> None:

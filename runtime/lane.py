@@ -26,8 +26,8 @@ class Lane(Protocol):
         outcome last. From any thread."""
         ...
 
-    def expect(self, next_use: int | None) -> None:
-        """Steps until the session's KV is used again; None: never."""
+    def expect(self, next_use: int | None, place: str = "") -> None:
+        """Steps until the session's KV is used again; None: never. See `Session.hint`."""
         ...
 
     def another(self) -> Lane:

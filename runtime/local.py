@@ -66,9 +66,9 @@ class LocalLane:
         """See `Lane`."""
         return LocalLane(self._services)
 
-    def expect(self, next_use: int | None) -> None:
+    def expect(self, next_use: int | None, place: str = "") -> None:
         """See `Lane`. Decides, with `eviction="program"`, which KV is given up first."""
-        self._services.engine.expect(self._interest, next_use)
+        self._services.engine.expect(self._interest, next_use, place)
 
     def submit(self, work: Work, deliver: Deliver) -> Cancel:
         """See `Lane`."""

@@ -118,7 +118,7 @@ class _Machine:
         """Tell the engine when the session it just used is used again."""
         session = self._frame.branch.opened
         if kind in {"gen", "select"} and session is not None:
-            session.hint(op.next_use)
+            session.hint(op.next_use, f"{self._frame.program}:{op.node}")
 
     def _fragment(self, op: Op) -> Any:
         fragment = self._fragments[op.fragment]

@@ -79,9 +79,9 @@ class Engine:
         """End a job with `Cancelled` before the next forward pass; nothing if it has ended."""
         self._post(lambda: self._withdraw(job), lambda: None)
 
-    def expect(self, interest: Interest, next_use: int | None) -> None:
+    def expect(self, interest: Interest, next_use: int | None, place: str = "") -> None:
         """Change what is known of a session's next use of its KV; does not wait for that."""
-        self._post(lambda: self._state.cache.expect(interest, next_use), lambda: None)
+        self._post(lambda: self._state.cache.expect(interest, next_use, place), lambda: None)
 
     def call(self, action: Callable[[EngineState], T]) -> Future[T]:
         """Run `action` on the state, between two steps."""

@@ -239,7 +239,7 @@ class Forecast:
         age = self.now() - node.seen
         if node.arrivals > _FEW:
             rate += 1 / max(node.interval, age)
-        elif not rate:
+        elif not node.interests:
             interval = node.interval or 1.0
             waits = self._visits[node.arrivals - 1].remaining(age / interval)
             rate = 1 / max(interval * waits, _SHORTEST)

@@ -210,7 +210,7 @@ class HostedBackend(Backend):
 
     async def _done(self, work: Work) -> Computed:
         """Do work that belongs to no session."""
-        mailbox = Mailbox()
+        mailbox: Mailbox[Message] = Mailbox()
         self.supervisor.inflight.submit(_NO_SESSION, work, mailbox.put)
         message = await mailbox.get()
         if isinstance(message, Failed):
@@ -245,6 +245,6 @@ class _HostedLane:
         """See `Lane`."""
         return self._supervisor.inflight.submit(self._number, work, deliver)
 
-    def expect(self, next_use: int | None) -> None:
+    def expect(self, next_use: int | None, place: str = "") -> None:
         """See `Lane`."""
-        self._supervisor.inflight.tell(wire.Expect(self._number, next_use))
+        self._supervisor.inflight.tell(wire.Expect(self._number, next_use, place))

@@ -69,7 +69,7 @@ class Desk:
                 if cancel is not None:
                     cancel()
             case wire.Expect():
-                self._lane(message.lane).expect(message.next_use)
+                self._lane(message.lane).expect(message.next_use, message.place)
                 if message.next_use is None:
                     self._lanes.pop(message.lane, None)
             case wire.Prepare():

@@ -126,6 +126,7 @@ class Expect:
 
     lane: int
     next_use: int | None
+    place: str = ""
     kind: Literal["expect"] = "expect"
 
 

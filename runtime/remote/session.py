@@ -40,7 +40,7 @@ class RemoteSession:
         """See `Session`."""
         return self.place.id
 
-    def hint(self, next_use: int | None) -> None:
+    def hint(self, next_use: int | None, place: str = "") -> None:
         """See `Session`. A remote cache takes no advice."""
 
     async def cancel(self) -> None:

@@ -16,17 +16,20 @@ class Cache:
     """Runs on a pool without a decoder: what is computed is cached at once."""
 
     def __init__(self, pages, *, hints=True, size=4):
+        self.now = 0.0
         self.pool = KVPool(KVStorage([], [], size), pages)
         self.pool.copy = lambda *args: None
-        self.cache = RadixCache(self.pool, hints=hints)
+        self.cache = RadixCache(self.pool, hints=hints, clock=lambda: self.now)
         self.kv = SequenceKV(self.pool, self.cache)
 
     def run(self, tokens, interest=None, namespace=""):
         """A run over `tokens`; returns how many were reused."""
         seq = Sequence(namespace, list(tokens), len(tokens) - 1)
         interest = interest or Interest()
-        self.kv.attach(seq)
-        self.cache.settle(interest, None)
+        self.cache.resume(interest)
+        found = self.kv.attach(seq)
+        interest.queued = False
+        self.cache.begin(interest, found, seq.tokens)
         reused = seq.computed
         assert self.kv.grow(seq, len(tokens))
         seq.computed = len(tokens)
@@ -118,6 +121,109 @@ def test_an_interest_moves_up_as_its_pages_go():
     assert kept.node is not None
 
 
+def wait_at(cache, place, seconds, runs=6):
+    """Runs that wait at a place of their program, each for so long."""
+    for run in range(runs):
+        interest = Interest()
+        mine = tokens_of(1000 + run, 8)
+        cache.run(mine, interest)
+        cache.cache.expect(interest, 1, place)
+        cache.now += seconds
+        cache.run([*mine, 7], interest)
+        cache.cache.expect(interest, None)
+
+
+def test_waits_are_learned_by_place():
+    """Of two runs with equal hints the one at a place where runs wait long gives way, though it
+    was used later."""
+    cache = Cache(8)
+    wait_at(cache, "fast tool", 1)
+    wait_at(cache, "slow tool", 60)
+    fast, slow = Interest(), Interest()
+    cache.run(tokens_of(1), fast)
+    cache.cache.expect(fast, 1, "fast tool")
+    cache.run(tokens_of(2), slow)
+    cache.cache.expect(slow, 1, "slow tool")
+    cache.run(tokens_of(3))
+    assert (cache.has(tokens_of(1)), cache.has(tokens_of(2))) == (16, 0)
+
+
+def test_a_place_where_runs_give_up_is_worth_less():
+    """Equal waits, but at one place most runs never go on: a run that waits there gives way."""
+    cache = Cache(8)
+    wait_at(cache, "sure", 5)
+    wait_at(cache, "unsure", 5, runs=2)
+    for run in range(10):
+        interest = Interest()
+        cache.run(tokens_of(2000 + run, 8), interest)
+        cache.cache.expect(interest, 1, "unsure")
+        cache.cache.expect(interest, None)
+    sure, unsure = Interest(), Interest()
+    cache.run(tokens_of(1), sure)
+    cache.cache.expect(sure, 1, "sure")
+    cache.run(tokens_of(2), unsure)
+    cache.cache.expect(unsure, 1, "unsure")
+    cache.run(tokens_of(3))
+    assert (cache.has(tokens_of(1)), cache.has(tokens_of(2))) == (16, 0)
+
+
+def test_a_run_that_is_long_overdue_gives_way():
+    """After twenty times the learned wait a run counts for less than one that has just begun it."""
+    cache = Cache(8)
+    wait_at(cache, "tool", 1)
+    late, fresh = Interest(), Interest()
+    cache.run(tokens_of(1), late)
+    cache.cache.expect(late, 1, "tool")
+    cache.now += 20
+    cache.run(tokens_of(2), fresh)
+    cache.cache.expect(fresh, 1, "tool")
+    cache.run(tokens_of(3))
+    assert (cache.has(tokens_of(1)), cache.has(tokens_of(2))) == (0, 16)
+
+
+def test_conversations_that_nobody_hints_are_learned():
+    """Where ended sessions are usually gone on from by new ones, as chat turns are, their KV
+    outlives that of sessions that nobody ever goes on from."""
+    cache = Cache(8)
+    for run in range(8):
+        for node, follows in (("chat", True), ("label", False)):
+            mine = tokens_of(1000 + 100 * run + 50 * follows, 8)
+            interest = Interest()
+            cache.run(mine, interest)
+            cache.cache.expect(interest, None, node)
+            cache.now += 3
+            if follows:
+                cache.run([*mine, 7, 8])
+    chat, label = Interest(), Interest()
+    cache.run(tokens_of(1), chat)
+    cache.cache.expect(chat, None, "chat")
+    cache.run(tokens_of(2), label)
+    cache.cache.expect(label, None, "label")
+    cache.run(tokens_of(3))
+    assert (cache.has(tokens_of(1)), cache.has(tokens_of(2))) == (16, 0)
+
+
+def test_what_many_sessions_share_outlives_their_own_ends():
+    """A prefix that new sessions keep coming by stays, though it was used before the last pages."""
+    cache = Cache(12)
+    for run in range(8):
+        cache.run([*tokens_of(1), *tokens_of(10 + run, 4)])
+        cache.now += 1
+    for run in range(3):
+        cache.run(tokens_of(50 + run))
+        cache.now += 0.1
+    assert cache.has(tokens_of(1)) == 16
+
+
+def test_what_is_kept_for_the_order_is_bounded():
+    """Thousands of uses of a pool that never runs full leave no heap that grows with them."""
+    cache = Cache(64)
+    for _ in range(4000):
+        cache.run(tokens_of(1))
+    assert len(cache.cache._order._heap) < 3000
+    assert len(cache.cache._order._due) < 3000
+
+
 def test_an_interest_that_is_given_up_protects_nothing():
     """After the hint "never" the run's pages go by recency."""
     kept = Interest()
@@ -128,7 +234,6 @@ def test_an_interest_that_is_given_up_protects_nothing():
     cache.run(tokens_of(2))
     cache.run(tokens_of(3))
     assert cache.has(tokens_of(1)) == 0
-    assert kept.node is None
 
 
 def replay(hints):
