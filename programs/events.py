@@ -143,7 +143,8 @@ class StepFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrieved(Event):
-    """A retrieval ended; `hits` in rank order as JSON, `took_ms` from call to answer."""
+    """A retrieval ended; `hits` in rank order as JSON, `took_ms` from call to answer. `causes` say
+    why it is `partial`, and `fallback` why another retriever answered."""
 
     type: ClassVar[str] = "retrieved"
     name: str | None
@@ -152,6 +153,8 @@ class Retrieved(Event):
     hits: tuple[Mapping[str, Any], ...]
     took_ms: float
     partial: bool = False
+    causes: tuple[str, ...] = ()
+    fallback: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

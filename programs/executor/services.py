@@ -58,6 +58,8 @@ async def search(
         hits=tuple(hit.to_json() for hit in hits),
         took_ms=(time.monotonic() - started) * 1000,
         partial=hits.partial,
+        causes=hits.causes,
+        fallback=hits.fallback,
     )
     return hits
 

@@ -11,12 +11,13 @@ that ended early counts the tokens it had delivered by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 
+from phloem.programs.events import Event, Retrieved, StepFailed
 from phloem.programs.protocol import Usage
 from phloem.runtime.engine.stats import Stats
 from phloem.runtime.host.metrics import ProcessCollector
@@ -30,6 +31,8 @@ OUTCOMES = ("stop", "length", "abort", "timeout", "rejected", "error")
 """stop: ended by itself. length: a step was cut by max_tokens (of n candidates, any one).
 abort: cancelled, or the client went away. timeout: the deadline passed. rejected: refused
 before any work (too long, queue full, bad constraint). error: anything else."""
+RETRIEVALS = ("ok", "partial", "fallback", "error")
+"""partial: part of the index did not answer. fallback: another retriever did (or none)."""
 TOKENS = ("prompt", "reused", "prefilled", "generated", "forced", "drafted", "accepted", "scored")
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -70,6 +73,9 @@ class Metrics:
         self.queue_wait = Histogram(
             "phloem_queue_seconds", "Wait for a place", buckets=_SECONDS, **add
         )
+        self.retrievals = Counter(
+            "phloem_retrievals", "Retrievals of runs, by how they ended", ["outcome"], **add
+        )
         self.http = Counter(
             "phloem_http_responses", "HTTP responses, by class of status", ["status"], **add
         )
@@ -90,6 +96,8 @@ class Metrics:
             self.first_token.labels(kind)
         for part in TOKENS:
             self.tokens.labels(part)
+        for outcome in RETRIEVALS:
+            self.retrievals.labels(outcome)
         for status in ("1xx", "2xx", "3xx", "4xx", "5xx"):
             self.http.labels(status)
 
@@ -101,6 +109,17 @@ class Metrics:
             self.tokens.labels(part).inc(getattr(usage, part))
         self.prompt_tokens.observe(usage.prompt)
         self.generated_tokens.observe(usage.generated)
+
+    def count_retrievals(self, events: Iterable[Event]) -> None:
+        """Count the retrievals among a run's events."""
+        for event in events:
+            if isinstance(event, Retrieved):
+                outcome = "fallback" if event.fallback else "partial" if event.partial else "ok"
+            elif isinstance(event, StepFailed) and event.kind == "retrieve":
+                outcome = "error"
+            else:
+                continue
+            self.retrievals.labels(outcome).inc()
 
     def expose(self, accept: str) -> tuple[bytes, str]:
         """The text for a scraper and its content type, in the format it asks for."""

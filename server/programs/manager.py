@@ -279,6 +279,7 @@ class RunManager:
         live.put("done", row.reply().model_dump())
         outcome = "stop" if error is None else outcome_of(error)
         self.state.metrics.count("run", outcome, run.usage, time.monotonic() - arrived)
+        self.state.metrics.count_retrievals(run.feed.events)
         place = where_of(error) if error is not None else None
         if self.state.settings.log_prompts:
             log.info("run_text", run=row.id, text=started.state._branch.transcript.text())

@@ -13,6 +13,7 @@ import pytest
 import phloem as ph
 from phloem.errors import FieldNotFound, IndexNotFound, RetrievalUnavailable, where_of
 from phloem.programs import registry
+from phloem.programs.events import Retrieved
 from phloem.programs.testing import ScriptedBackend
 from phloem.retrieval import (
     Document,
@@ -26,6 +27,7 @@ from phloem.retrieval.base import traceparent
 from phloem.retrieval.elastic.address import Address
 from phloem.retrieval.elastic.elasticsearch_client import ElasticsearchTransport
 from phloem.retrieval.elastic.server import ServerRetriever
+from phloem.server.http.metrics import Metrics
 
 
 @pytest.fixture
@@ -83,7 +85,13 @@ def test_a_partial_search_can_be_branched_on(use: Any, scripted: Any, es: Any) -
             return f"only part: {found.causes[0]}"
         return "all"
 
-    assert program.run(backend=ScriptedBackend()).value == "only part: 1 of 2 shards failed"
+    state = program.run(backend=ScriptedBackend())
+    assert state.value == "only part: 1 of 2 shards failed"
+    (event,) = [event for event in state.events if isinstance(event, Retrieved)]
+    assert (event.partial, event.causes) == (True, ("1 of 2 shards failed",))
+    metrics = Metrics(lambda: 0, lambda: 0, lambda: None, lambda: None)
+    metrics.count_retrievals(state.events)
+    assert b'phloem_retrievals_total{outcome="partial"} 1.0' in metrics.expose("")[0]
     asyncio.run(retriever.aclose())
 
 

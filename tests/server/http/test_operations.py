@@ -267,6 +267,7 @@ def test_secrets_stay_out_of_everything_that_is_said(log: io.StringIO) -> None:
         replies.append(server.chat())
         metric = {"kind": "run", "reason": "error"}
         assert server.metric("phloem_requests_finished_total", **metric) == 2
+        assert server.metric("phloem_retrievals_total", outcome="error") == 1
     statuses = [reply.status_code for reply in replies]
     assert statuses == [200, 502, 422, 200, 200, 503, 401]
     said = log.getvalue() + "".join(reply.text for reply in replies)
