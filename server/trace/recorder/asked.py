@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["constraint_of", "parts_of"]
+__all__ = ["constraint_of", "given_by"]
 
 _FIELDS = {
     "regex": "regex", "guided_regex": "regex",
@@ -36,25 +36,24 @@ def constraint_of(body: Mapping[str, Any]) -> dict[str, Any] | None:
                 if place.get(name):
                     return {"kind": kind, "definition": place[name]}
     tools, choice = body.get("tools"), body.get("tool_choice")
-    if tools and choice not in {None, "auto", "none"} if not isinstance(choice, Mapping) else tools:
+    if tools and (isinstance(choice, Mapping) or choice not in {None, "auto", "none"}):
         return {"kind": "tools", "definition": choice}
     return None
 
 
-def parts_of(body: Mapping[str, Any]) -> list[str]:
-    """What the model is given, in parts: each message, or the whole prompt. A request that
-    continues another one begins with the other's parts (messages), or its last part begins with
-    the other's (prompts)."""
+def given_by(body: Mapping[str, Any]) -> str:
+    """All that a request gives the model, as one text: a request that continues another one
+    begins with the other's. Empty for what is no request to a model."""
     messages = body.get("messages") or body.get("input")
-    if isinstance(messages, list):
-        return [_message(message) for message in messages]
+    if isinstance(messages, list) and messages and isinstance(messages[0], Mapping):
+        return "".join(f"{_message(message)}\n" for message in messages)
     for name in ("prompt", "text", "input_ids", "input"):
         prompt = body.get(name)
         if isinstance(prompt, str) and prompt:
-            return [prompt]
+            return prompt
         if isinstance(prompt, list) and prompt and all(isinstance(one, int) for one in prompt):
-            return [",".join(map(str, prompt)) + ","]
-    return []
+            return "".join(f"{token}," for token in prompt)
+    return ""
 
 
 def _message(message: Any) -> str:

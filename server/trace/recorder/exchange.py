@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Any
 
 from phloem.server.trace.record import Body, Exchange, Status, Timing, TraceError, to_json
-from phloem.server.trace.recorder.asked import constraint_of, parts_of
+from phloem.server.trace.recorder.asked import constraint_of, given_by
 from phloem.server.trace.recorder.groups import Groups, run_of_exchange, trace_of
 from phloem.server.trace.recorder.raw import RawBody, RawExchange
 from phloem.server.trace.recorder.redact import Redactor
@@ -43,7 +43,7 @@ class Reading:
         reply = read_reply(came or "", raw.header("content-type", response=True))
         errors = _errors(raw, reply, came)
         outcome = _outcome(raw, errors)
-        group, kind = self._groups.of(raw, parts_of(asked))
+        group, kind = self._groups.of(raw, given_by(asked))
         keep = self._keeps(group, outcome)
         found = Exchange(
             id=raw.id,
@@ -147,7 +147,7 @@ def _phrase(status: int) -> str:
 
 
 def _outcome(raw: RawExchange, errors: list[TraceError]) -> Status:
-    if not raw.complete and raw.gone == "client":
+    if not raw.complete and raw.gone == "client" and raw.unreachable is None:
         return "cancelled"
     return "failed" if errors else "succeeded"
 

@@ -94,13 +94,16 @@ class Link:
     # --- traffic
 
     def _client_sent(self, data: bytes) -> None:
+        passed = []
         for is_head, part in self._framing.split(data):
             self._tell(Kind.HEAD if is_head else Kind.REQUEST, part)
-            self._server.write(self._upstream.rewrite(part) if is_head else part)
-            if self._refusal is not None:
-                self.client.write(self._refusal)
-                self.client.close()
-                return
+            passed.append(self._upstream.rewrite(part) if is_head else part)
+        # In one piece, as it came: a server that answers before it has read a body and closes
+        # would cut its own answer off if the body arrived later.
+        self._server.write(b"".join(passed))
+        if passed and self._refusal is not None:
+            self.client.write(self._refusal)
+            self.client.close()
 
     def _server_sent(self, data: bytes) -> None:
         self.client.write(data)
