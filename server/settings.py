@@ -36,6 +36,19 @@ class Settings(BaseSettings):
     """Files of programs: `FILE.py` (all its programs) or `FILE.py:FUNCTION`."""
     model: str | None = None
     """Name or path of the model; None is the default model."""
+    backend: Literal["embedded", "sglang"] | None = None
+    """What runs the model; None: SGLang if `sglang_url` is set, else the embedded engine."""
+    sglang_url: Annotated[tuple[str, ...], NoDecode] = ()
+    """SGLang servers of one model. None, with the backend "sglang": one is started here."""
+    sglang_api_key: SecretStr | None = None
+    sglang_python: str | None = None
+    """Interpreter of the environment that has sglang, for the server that is started."""
+    sglang_tp: int = Field(1, ge=1)
+    """GPUs that share the model there."""
+    sglang_mem_fraction_static: float | None = Field(None, gt=0, lt=1)
+    """Share of their memory for weights and KV."""
+    sglang_args: Annotated[tuple[str, ...], NoDecode] = ()
+    """Other arguments of that server: NAME=VALUE, or NAME for a flag."""
     index_dir: Path | None = None
     """Folder of the embedded indexes; None is the one of `phloem index`."""
     es_url: SecretStr | None = None
@@ -107,15 +120,20 @@ class Settings(BaseSettings):
         del dotenv_settings, file_secret_settings
         return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls))
 
-    @field_validator("programs", "cors_origins", mode="before")
+    @field_validator("programs", "cors_origins", "sglang_url", "sglang_args", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         """A text (an environment variable) is a list separated by commas."""
         return tuple(filter(None, value.split(","))) if isinstance(value, str) else value
 
+    @property
+    def remote(self) -> bool:
+        """Whether SGLang runs the model."""
+        return self.backend == "sglang" or (self.backend is None and bool(self.sglang_url))
+
     def secrets(self) -> list[str]:
         """Texts that must never appear in a log."""
-        kept = (self.api_key, self.es_url)
+        kept = (self.api_key, self.es_url, self.sglang_api_key)
         return [secret.get_secret_value() for secret in kept if secret is not None]
 
 

@@ -24,10 +24,11 @@ from phloem.runtime.remote.http import HttpClient
 from phloem.runtime.remote.limits import Limit
 from phloem.runtime.sglang.server_info import ServerInfo, read_info
 
-__all__ = ["Fleet", "Server"]
+__all__ = ["Fleet", "Server", "describe"]
 
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _PROBE_S = 2.0
+_DESCRIBE_S = 5.0
 _ABORT_S = 5.0
 _BLOCK = 64
 """Tokens that are remembered as one."""
@@ -202,6 +203,22 @@ class Fleet:
             + "; ".join(error.message for error in problems),
             hint="start them, check the URLs",
         )
+
+
+def describe(url: str, api_key: str | None = None) -> str:
+    """What the server at `url` is and has, in a line for people. Blocks. Raises what
+    `Server.connect` raises: also for a version that is not supported."""
+    server = Server(HttpClient(url, api_key))
+    server.connect(_DESCRIBE_S)
+    info = server.known
+    parts = [
+        f"{url}: {info.product} {info.version}",
+        info.model,
+        f"{info.max_context} tokens of context",
+        f"grammar backend {info.grammar}",
+        info.memory,
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 async def _abort(server: Server, rids: Sequence[str]) -> None:

@@ -70,7 +70,7 @@ class Runtime(RuntimeEndpoint):
             "tp": tp if tp > 1 else None,
             "mem_fraction_static": mem_fraction_static,
         } | arguments
-        self._command = command_line(_interpreter(python), model_path, port, given)
+        self.command = command_line(_interpreter(python), model_path, port, given)
         self._environment = {**os.environ, **(environment or {})}
         self._log = Path(log) if log is not None else _temporary_log()
         self._start_timeout = start_timeout
@@ -92,7 +92,7 @@ class Runtime(RuntimeEndpoint):
     def _reach(self) -> None:
         """Start the server unless it runs, and wait until it answers."""
         if self._process is None:
-            self._process = _spawn(self._command, self._environment, self._log)
+            self._process = _spawn(self.command, self._environment, self._log)
             weakref.finalize(self, _stop, self._process)
         until = time.monotonic() + self._start_timeout
         while not all(_answers(self.urls[0] + path) for path in ("/health", "/get_model_info")):
@@ -119,7 +119,7 @@ class Runtime(RuntimeEndpoint):
         return EngineUnavailable(
             f"the SGLang server {what}; the end of its output:\n{shown}",
             hint=f"the whole of it is in {self._log}; it was started as: "
-            + " ".join(self._command),
+            + " ".join(self.command),
         )
 
 

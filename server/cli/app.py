@@ -34,6 +34,14 @@ app.add_typer(grammar, name="grammar")
 app.add_typer(trace_app.trace, name="trace")
 app.command("trace-proxy")(trace_app.trace_proxy)
 
+
+class BackendKind(StrEnum):
+    """What runs the model."""
+
+    embedded = "embedded"
+    sglang = "sglang"
+
+
 Target = Annotated[str, typer.Argument(metavar="FILE:FUNCTION", help="a program in a file")]
 Index = Annotated[str, typer.Option("--index", "-i", help="name of the index")]
 Paths = Annotated[list[Path], typer.Argument(help="files, or folders of files")]
@@ -55,6 +63,14 @@ Arguments = Annotated[
 ModelName = Annotated[
     str | None,
     typer.Option("--model", help="name, GGUF file or safetensors folder of a model"),
+]
+Engine = Annotated[
+    BackendKind | None,
+    typer.Option("--backend", help="embedded, or sglang [by whether --sglang-url is given]"),
+]
+Urls = Annotated[
+    list[str] | None,
+    typer.Option("--sglang-url", help="address of an SGLang server; several share the work"),
 ]
 Temperature = Annotated[
     float | None, typer.Option(help="default of the program's gen steps; 0 is greedy")
@@ -108,6 +124,8 @@ def run(
     temperature: Temperature = None,
     seed: Seed = None,
     max_tokens: MaxTokens = None,
+    backend: Engine = None,
+    sglang_url: Urls = None,
     trace: Annotated[bool, typer.Option("--trace", help="print what each step reused")] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="print only the returned value")
@@ -118,7 +136,8 @@ def run(
     The program's arguments are options by their names: --question "How do I ...?".
     """
     sampling = _sampling(temperature, seed, max_tokens)
-    _command("run", "run", target, context.args, arg or [], sampling, model, trace, quiet)
+    engine = {"model": model, "backend": backend, "sglang_url": sglang_url}
+    _command("run", "run", target, context.args, arg or [], sampling, engine, trace, quiet)
 
 
 @app.command(context_settings=_PROGRAM)
@@ -158,6 +177,17 @@ def serve(
         list[str] | None, typer.Argument(metavar="[FILE[:FUNCTION]]...", help="programs to serve")
     ] = None,
     model: Annotated[str | None, typer.Option(help="name or path of the model")] = None,
+    backend: Engine = None,
+    sglang_url: Urls = None,
+    tp: Annotated[
+        int | None, typer.Option(min=1, help="GPUs of the SGLang server that is started")
+    ] = None,
+    mem_fraction_static: Annotated[
+        float | None, typer.Option(min=0, max=1, help="their share for weights and KV")
+    ] = None,
+    sglang_arg: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="any other argument of it")
+    ] = None,
     index: Annotated[Path | None, typer.Option(help="folder of the embedded indexes")] = None,
     es_url: Annotated[str | None, typer.Option(help="address of Elasticsearch")] = None,
     host: Annotated[str | None, typer.Option(help="address to listen on [127.0.0.1]")] = None,
@@ -181,14 +211,36 @@ def serve(
         "programs": tuple(files or ()) or None, "model": model, "index_dir": index,
         "es_url": es_url, "host": host, "port": port, "api_key_file": api_key_file,
         "journal": journal, "engine_process": False if in_process else None,
+        "backend": backend,
+        "sglang_url": tuple(sglang_url or ()) or None,
+        "sglang_tp": tp, "sglang_mem_fraction_static": mem_fraction_static,
+        "sglang_args": tuple(sglang_arg or ()) or None,
     }  # fmt: skip
     _command("serve", "serve", given, config, reload, hash_key)
 
 
 @app.command()
-def doctor() -> None:
-    """Say what is installed and works here: device, model, memory, Elasticsearch."""
-    _command("doctor", "doctor")
+def doctor(sglang_url: Urls = None) -> None:
+    """Say what is installed and works here: device, model, memory, search, SGLang servers."""
+    _command("doctor", "doctor", sglang_url or [])
+
+
+@app.command()
+def plan(
+    model: Annotated[
+        str, typer.Option(help="config.json, folder, GGUF file, or a name such as llama-3-8b")
+    ],
+    gpu_mem: Annotated[str, typer.Option(help="memory of one GPU: 80, 80GiB, 141GB")],
+    context: Annotated[int, typer.Option(help="tokens of a request, prompt and output")] = 8192,
+    concurrency: Annotated[int, typer.Option(help="requests at once")] = 16,
+    weight_bits: Annotated[
+        float | None, typer.Option(help="bits of a weight [as stored, else 16]")
+    ] = None,
+    kv_bits: Annotated[float, typer.Option(help="bits of a key or value")] = 16,
+    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Say how many GPUs a model needs: weights, KV per token, batch, mem_fraction_static."""
+    _command("plan", "plan", model, gpu_mem, context, concurrency, weight_bits, kv_bits, json)
 
 
 @app.command()

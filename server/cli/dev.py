@@ -16,6 +16,7 @@ from phloem.programs.dev import DevReport, DevSession
 from phloem.server.cli.arguments import parse_arguments
 from phloem.server.cli.model import load_backend
 from phloem.server.cli.target import load_program
+from phloem.server.settings import load_settings
 
 __all__ = ["dev", "show_report"]
 
@@ -31,7 +32,7 @@ def dev(
     """Run `target` now and after every change of its file, until interrupted (`once`: only now)."""
     path, program = target.partition(":")[0], load_program(target)
     arguments = parse_arguments(program.function, program.parameters, words, pairs)
-    load_backend(model)
+    load_backend(load_settings(model=model))
     console = Console(highlight=False, markup=False, emoji=False)
     session = DevSession(path, program.name, arguments, **sampling)
     if once:

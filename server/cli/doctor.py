@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -23,6 +23,8 @@ from phloem.retrieval import admin
 from phloem.runtime.model import store
 from phloem.runtime.model.cache import cache_dir
 from phloem.runtime.native import build
+from phloem.runtime.sglang.fleet import describe
+from phloem.server.settings import load_settings
 
 __all__ = ["Answer", "doctor", "examine"]
 
@@ -39,10 +41,13 @@ class Answer:
     hint: str | None = None
 
 
-def doctor() -> None:
-    """Print an answer to every question; exit code 1 if one of them is bad."""
+def doctor(sglang_urls: Sequence[str] = ()) -> None:
+    """Print an answer to every question; exit code 1 if one of them is bad.
+
+    Of SGLang servers those given are asked, else those of the settings.
+    """
     console = Console(highlight=False, soft_wrap=True)
-    answers = examine()
+    answers = examine(tuple(sglang_urls) or load_settings().sglang_url)
     for answer in answers:
         mark = ("ok  ", "green") if answer.ok else ("BAD ", "bold red")
         line = Text.assemble(mark, (f"{answer.name:<16}", "bold"), answer.text)
@@ -53,7 +58,7 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
-def examine() -> list[Answer]:
+def examine(sglang_urls: Sequence[str] = ()) -> list[Answer]:
     """Ask everything. A question whose answer is an error is a bad answer with its hint."""
     questions: dict[str, Callable[[], str]] = {
         "phloem": lambda: f"{version('phloem')}, Python {platform.python_version()}",
@@ -65,6 +70,7 @@ def examine() -> list[Answer]:
         "cache": lambda: f"{cache_dir()} (PHLOEM_CACHE_DIR)",
         "search": lambda: asyncio.run(admin.check()),
         "indexes": lambda: asyncio.run(_indexes()),
+        **{f"sglang {i}": _sglang(url) for i, url in enumerate(sglang_urls, 1)},
     }
     return [_ask(name, question) for name, question in questions.items()]
 
@@ -105,6 +111,11 @@ def _memory() -> str:
 def _model() -> str:
     path = store.model_path(store.DEFAULT_MODEL)
     return f"{store.DEFAULT_MODEL}, {path}"
+
+
+def _sglang(url: str) -> Callable[[], str]:
+    key = load_settings().sglang_api_key
+    return lambda: describe(url, None if key is None else key.get_secret_value())
 
 
 async def _indexes() -> str:

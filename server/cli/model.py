@@ -27,6 +27,8 @@ from phloem.programs import registry
 from phloem.programs.protocol import Backend
 from phloem.runtime.model import store
 from phloem.runtime.model.progress import Progress as Report
+from phloem.server.remote import sglang_backend
+from phloem.server.settings import Settings
 
 __all__ = ["list_models", "load_backend", "path", "pull"]
 
@@ -52,19 +54,21 @@ def path(name: str | None) -> None:
     typer.echo(store.model_path(name or store.DEFAULT_MODEL))
 
 
-def load_backend(model: str | None) -> None:
-    """Load the default backend, or one with `model`, so that a run starts at once.
+def load_backend(settings: Settings) -> None:
+    """Load the backend of the settings, and make it the default, so that a run starts at once.
 
     Where the default model is missing, a person is asked whether to fetch it; where nobody can
     answer, it is fetched with a message. Raises the errors of `load_model`.
     """
-    if model is not None:
+    if settings.remote:
+        registry.set_default("backend", sglang_backend(settings))
+    elif settings.model is not None:
         embedded = importlib.import_module("phloem.runtime.embedded")  # this imports torch
-        registry.set_default("backend", embedded.EmbeddedBackend(model))
+        registry.set_default("backend", embedded.EmbeddedBackend(settings.model))
     try:
         _load()
     except ModelNotFound as error:
-        if model not in {None, store.DEFAULT_MODEL}:
+        if settings.remote or settings.model not in {None, store.DEFAULT_MODEL}:
             raise
         typer.echo(error.message, err=True)
         if sys.stdin.isatty() and not typer.confirm("Download it now?", default=True, err=True):

@@ -18,6 +18,7 @@ from phloem.server.cli.model import load_backend
 from phloem.server.cli.table import print_trace
 from phloem.server.cli.target import load_program
 from phloem.server.cli.transcript import Transcript
+from phloem.server.settings import load_settings
 
 __all__ = ["run"]
 
@@ -27,18 +28,19 @@ def run(
     words: Sequence[str],
     pairs: Sequence[str],
     sampling: Mapping[str, Any],
-    model: str | None,
+    engine: Mapping[str, Any],
     show_trace: bool,
     quiet: bool,
 ) -> None:
     """Run the program `target` with the arguments `words` and `pairs` (see `arguments.py`).
 
+    `engine` holds the settings of the backend (see `server/settings.py`).
     Raises `ConfigError` for wrong arguments before anything is loaded, and then whatever ends
     the run.
     """
     program = load_program(target)
     arguments = parse_arguments(program.function, program.parameters, words, pairs)
-    load_backend(model)
+    load_backend(load_settings(**engine))
     console = Console(highlight=False, markup=False, emoji=False)
     transcript = None if quiet else Transcript(console)
     events = _watch(program.stream(**arguments, **sampling), transcript)

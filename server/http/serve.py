@@ -35,6 +35,7 @@ from phloem.server.journal.store import Store
 from phloem.server.programs.catalog import Catalog, load_catalog
 from phloem.server.programs.manager import RunManager
 from phloem.server.programs.rows import Runs
+from phloem.server.remote import sglang_backend
 from phloem.server.settings import Settings, load_settings
 
 __all__ = ["application", "main", "uvicorn_server"]
@@ -72,6 +73,8 @@ def _backend(settings: Settings) -> Backend:
     """The engine of the settings; without a model in them, a part that a program has set wins."""
 
     def make() -> Backend:
+        if settings.remote:
+            return sglang_backend(settings)
         model = settings.model or DEFAULT_MODEL
         if settings.engine_process:
             limits = Limits(settings.engine_memory_bytes, stuck_s=settings.engine_stuck_s)
@@ -82,7 +85,7 @@ def _backend(settings: Settings) -> Backend:
         return made
 
     registry.register("backend", make)
-    if settings.model is not None:
+    if settings.model is not None or settings.remote:
         registry.reset("backend")
     backend: Backend = registry.default("backend")
     return backend
