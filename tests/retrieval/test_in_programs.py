@@ -23,10 +23,13 @@ from phloem.retrieval import (
     Range,
     Term,
 )
-from phloem.retrieval.base import traceparent
+from phloem.retrieval.base import Hit, Hits, Query, traceparent
 from phloem.retrieval.elastic.address import Address
 from phloem.retrieval.elastic.elasticsearch_client import ElasticsearchTransport
 from phloem.retrieval.elastic.server import ServerRetriever
+from phloem.retrieval.testing import FakeRetriever
+from phloem.runtime.embedded import EmbeddedBackend
+from phloem.runtime.model.tiny import tiny_model
 from phloem.server.http.metrics import Metrics
 
 
@@ -230,3 +233,34 @@ def test_requests_carry_the_run_s_trace(counted: Any, index: str) -> None:
     assert headers[2] == given
     assert state.trace_id != other.trace_id
     assert headers[0].split("-")[0::3] == ["00", "01"]
+
+
+def test_stable_passages_are_found_in_the_prefix_cache() -> None:
+    """Of a prompt with the same documents in another order of scores, stable passages are reused
+    whole, and passages by score are not."""
+    docs = [Document(f"d{n}", f"Document {n} says that number {n} is fine.") for n in range(4)]
+
+    class Ranking(FakeRetriever):
+        """Ranks by the digits of the query."""
+
+        async def search(self, query: Query) -> Hits:
+            self.queries.append(query)
+            ranked = [docs[int(digit)] for digit in query.text]
+            return Hits(tuple(Hit(d.id, d.text, 1 / n) for n, d in enumerate(ranked, 1)))
+
+    @ph.function
+    def program(s: Any, ranking: str, order: str) -> None:
+        found = ph.retrieve(ranking)
+        s += ph.user(ph.passages(found, order=order)) + ph.assistant(ph.gen("a", max_tokens=1))
+
+    def computed(order: str) -> int:
+        """Prompt tokens computed for the second of two rankings of the same documents."""
+        backend = EmbeddedBackend(tiny_model())
+        settings = {"backend": backend, "retriever": Ranking()}
+        program.run("0123", order, **settings)
+        usage = program.run("3210", order, **settings).usage
+        asyncio.run(backend.aclose())
+        return usage.prompt - usage.reused
+
+    assert computed("stable") <= 1
+    assert computed("score") > 100
