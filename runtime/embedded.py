@@ -54,8 +54,9 @@ class EmbeddedBackend(Backend):
 
     `model` is a name, a path, or a model that is loaded already. `kv_tokens` sizes the KV pool
     (default: at most 65,536 tokens, 2 GB and a quarter of the free memory on a CPU; 80% of the
-    free memory on a CUDA device). The other settings are those of `EngineConfig`; one that is
-    out of its range raises `ConfigError`.
+    free memory on a CUDA device), `host_tokens` what the host keeps beside it (default: none on a
+    CPU; four pools, and at most a quarter of the free memory, on a CUDA device). The other settings are
+    those of `EngineConfig`; one that is out of its range raises `ConfigError`.
 
     The model is loaded by `start`, the first `open`, or the first look at `capabilities`,
     `chat` or `count`; errors are those of `load_model`. May be used from several event loops.
@@ -68,6 +69,8 @@ class EmbeddedBackend(Backend):
         dtype: str = "auto",
         device: str = "auto",
         kv_tokens: int | None = None,
+        host_tokens: int | None = None,
+        restore_from: int | None = None,
         page_size: int = 16,
         max_running: int = 32,
         queue_limit: int = 1024,
@@ -84,6 +87,8 @@ class EmbeddedBackend(Backend):
         self._dtype, self._device = dtype, device
         self._settings = EngineConfig(
             kv_tokens=kv_tokens,
+            host_tokens=host_tokens,
+            restore_from=restore_from,
             page_size=page_size,
             max_running=max_running,
             queue_limit=queue_limit,
@@ -232,6 +237,9 @@ class EmbeddedBackend(Backend):
         if settings.kv_tokens is None:
             tokens = max(_pool(model.decoder), settings.page_size)
             settings = dataclasses.replace(settings, kv_tokens=tokens)
+        if settings.host_tokens is None:
+            tokens = _host(model.decoder, settings.kv_tokens or 0)
+            settings = dataclasses.replace(settings, host_tokens=tokens)
         engine = Engine(model.decoder, vocabulary, settings)
         compiler = GrammarCompiler(
             model.tokenizer.to_json(), vocabulary.width, sorted(model.eos_ids)
@@ -257,6 +265,16 @@ def _pool(decoder: Decoder) -> int:
     if decoder.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(decoder.device)
         return int(0.8 * free) // decoder.kv_bytes_per_token()
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    budget = min(_CPU_BYTES, available // 4)
+    budget = min(_CPU_BYTES, _free_memory() // 4)
     return min(_CPU_TOKENS, budget // decoder.kv_bytes_per_token())
+
+
+def _host(decoder: Decoder, kv_tokens: int) -> int:
+    """The default size of the host's part, in tokens: beside a CPU's pool there is no point."""
+    if decoder.device.type == "cpu":
+        return 0
+    return min(4 * kv_tokens, _free_memory() // 4 // decoder.kv_bytes_per_token())
+
+
+def _free_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")

@@ -32,7 +32,9 @@ _COUNTERS = (
     ("rows", "Rows of forward passes"),
     ("suspended", "Times a step gave its memory up, to go on later"),
     ("shrunk", "Forward passes tried again smaller, for lack of memory"),
-    ("evicted_pages", "KV pages evicted from the prefix cache"),
+    ("evicted_pages", "KV pages that the device's prefix cache gave up"),
+    ("offloaded_pages", "KV pages copied to host memory"),
+    ("restored_pages", "KV pages copied back from host memory"),
 )
 _GAUGES = (
     ("running", "Steps that are computed now"),
@@ -41,6 +43,8 @@ _GAUGES = (
     ("free_pages", "KV pages that nobody needs"),
     ("cached_pages", "KV pages that only the prefix cache keeps"),
     ("pinned_pages", "KV pages of pinned prefixes"),
+    ("host_pages", "KV pages of host memory"),
+    ("free_host_pages", "KV pages of host memory that nobody needs"),
 )
 _HISTOGRAMS = (
     ("first_token_s", "first_token_seconds", "A step's arrival to its first token"),

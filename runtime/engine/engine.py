@@ -103,10 +103,14 @@ class Engine:
 
     def stats(self) -> Stats:
         """The counters, and how things stand now."""
-        state = self._state
+        state, tier = self._state, self._state.cache.tier
         return dataclasses.replace(
             state.stats,
             evicted_pages=state.cache.evicted,
+            offloaded_pages=tier.saved if tier else 0,
+            restored_pages=tier.restored if tier else 0,
+            host_pages=tier.pages if tier else 0,
+            free_host_pages=tier.free if tier else 0,
             running=len(state.running),
             queued=len(state.waiting),
             pages=state.pool.pages,

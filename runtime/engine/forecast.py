@@ -125,7 +125,7 @@ def _bucket(wait: float) -> int:
     return min(1 + int(math.log(wait / _SHORTEST, _BASE)), _BUCKETS - 1)
 
 
-_MIDDLES = [_SHORTEST * _BASE ** (i - 0.5) for i in range(_BUCKETS)]
+_MIDDLES: list[float] = [_SHORTEST * _BASE ** (i - 0.5) for i in range(_BUCKETS)]
 
 
 class Forecast:

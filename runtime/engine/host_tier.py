@@ -1,19 +1,26 @@
 """Host memory for the KV that the device has no room for.
 
 What lives here: `HostTier`, pages of host memory with copying there and back, and `break_even`,
-from how many tokens on a copy beats computing them anew. What does not: which pages go there and
-which leave it (`radix_cache.py`).
+from how many tokens on a copy beats computing them anew, with `host_tier`, which measures it.
+What does not: which pages go there and which leave it (`radix_cache.py`).
+
+All copies run on the device's one stream, so a page is never read before it is written.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import torch
 
-from phloem.runtime.model.batch import KVStorage
+from phloem.runtime.model.batch import Decoder, ForwardBatch, KVStorage
+from phloem.runtime.model.memory import zeros
 
-__all__ = ["HostTier", "break_even"]
+__all__ = ["HostTier", "break_even", "host_tier"]
+
+_MEASURED = 512
+"""Tokens up to which computing and copying are timed."""
 
 NEVER = 1 << 40
 """Tokens: more than any prefix has."""
@@ -87,3 +94,72 @@ def break_even(
             return pages * page_size
         pages *= 2
     return NEVER
+
+
+def host_tier(
+    decoder: Decoder, device: KVStorage, pages: int, restore_from: int | None
+) -> HostTier | None:
+    """Room for `pages` pages of the decoder's KV, whose pool `device` nobody uses yet; None for
+    none. Without `restore_from` the break-even is measured: that takes a few passes."""
+    if not pages:
+        return None
+    tier = HostTier(device, _host_storage(device, pages), pages, restore_from or NEVER)
+    if restore_from is None:
+        tier.restore_from = _measure(decoder, device, tier)
+    return tier
+
+
+def _host_storage(device: KVStorage, pages: int) -> KVStorage:
+    def like(layer: torch.Tensor) -> torch.Tensor:
+        shape = (pages, *layer.shape[1:])
+        if layer.device.type == "cpu":
+            return zeros(shape, layer.dtype)
+        return torch.empty(shape, dtype=layer.dtype, pin_memory=True)
+
+    keys, values = ([like(layer) for layer in part] for part in (device.keys, device.values))
+    return KVStorage(keys, values, device.page_size)
+
+
+def _measure(decoder: Decoder, device: KVStorage, tier: HostTier) -> int:
+    size = device.page_size
+    there = min(device.keys[0].shape[0], tier.pages)
+
+    def seconds(action: Callable[[], object]) -> float:
+        best = float("inf")
+        for _ in range(3):
+            _finish(decoder.device)
+            began = time.perf_counter()
+            action()
+            _finish(decoder.device)
+            best = min(best, time.perf_counter() - began)
+        return best
+
+    def copy(pages: int) -> None:
+        for page in range(pages):
+            tier.copy(tier.storage(), page, device, page)
+
+    return break_even(
+        lambda pages: seconds(lambda: copy(pages)),
+        lambda tokens: seconds(lambda: decoder.forward(_prompt(decoder, tokens, size), device)),
+        size,
+        min(_MEASURED, there * size, decoder.max_positions),
+    )
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _prompt(decoder: Decoder, tokens: int, page_size: int) -> ForwardBatch:
+    """A prompt of so many tokens in the first pages."""
+    rows = torch.arange(tokens, device=decoder.device)
+    return ForwardBatch(
+        tokens=torch.zeros_like(rows),
+        positions=rows,
+        slots=rows,
+        query_starts=[0, tokens],
+        context_lens=[tokens],
+        pages=torch.arange(-(-tokens // page_size), device=decoder.device)[None],
+        logit_rows=rows[-1:],
+    )

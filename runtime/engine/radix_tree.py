@@ -48,7 +48,7 @@ class Node:
         self.start = start
         self.interests: list[Interest] = []
         self.tokens = tokens
-        self.chain = hash((parent.chain if parent is not None else 0, tokens))
+        self.chain: int = hash((parent.chain if parent is not None else 0, tokens))
         self.page = page
         self.host = -1
         self.keys: list[Tokens] = []

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 
 from phloem.errors import Cancelled, ConfigError, EngineError, OutOfMemory, PhloemError
+from phloem.runtime.engine.host_tier import host_tier
 from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.kv_pool import KVPool
 from phloem.runtime.engine.messages import Failed
@@ -37,7 +38,10 @@ class EngineConfig:
     """Limits of one engine.
 
     `kv_tokens` is the size of the KV pool, rounded down to pages of `page_size` tokens; None
-    stands for a default that depends on the machine.
+    stands for a default that depends on the machine. `host_tokens` bounds the KV that goes to host
+    memory when the device's pool has no room for it; None: a few pools on a CUDA device, and
+    nothing on a CPU. It comes back by copy where `restore_from` tokens or more lie there; None:
+    as many as it takes for a copy to be faster than computing them, measured at the start.
     `max_running` bounds the jobs computed together, `queue_limit` those that wait. At most
     `overtakes` jobs that arrived later are served before any job.
     `max_rows` bounds the rows of one forward pass: longer prompts are computed in chunks,
@@ -52,6 +56,8 @@ class EngineConfig:
     """
 
     kv_tokens: int | None = None
+    host_tokens: int | None = None
+    restore_from: int | None = None
     page_size: int = 16
     max_running: int = 32
     queue_limit: int = 1024
@@ -71,6 +77,12 @@ class EngineConfig:
                 "kv_tokens",
                 self.kv_tokens is None or self.kv_tokens >= self.page_size,
                 f"at least one page of {self.page_size}",
+            ),
+            ("host_tokens", self.host_tokens is None or self.host_tokens >= 0, "None, 0 or more"),
+            (
+                "restore_from",
+                self.restore_from is None or self.restore_from >= 1,
+                "None, or 1 or more",
             ),
             ("max_running", self.max_running >= 1, "1 or more"),
             ("queue_limit", self.queue_limit >= 1, "1 or more"),
@@ -106,7 +118,16 @@ class EngineState:
         self.config = config
         pages = config.kv_tokens // config.page_size
         self.pool = KVPool(decoder.new_kv(pages, config.page_size), pages)
-        self.cache = RadixCache(self.pool, hints=config.eviction == "program")
+        self.cache = RadixCache(
+            self.pool,
+            hints=config.eviction == "program",
+            tier=host_tier(
+                decoder,
+                self.pool.storage,
+                (config.host_tokens or 0) // config.page_size,
+                config.restore_from,
+            ),
+        )
         self.kv = SequenceKV(self.pool, self.cache, sharing=config.prefix_cache)
         self.pins = Pins(self.kv, int(pages * config.pinned_share))
         self.waiting = WaitingJobs(lambda job: self.kv.cached_prefix(job.seq), config.overtakes)

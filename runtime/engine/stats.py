@@ -62,6 +62,8 @@ class Stats:
     failed: int = 0
     cancelled: int = 0
     evicted_pages: int = 0
+    offloaded_pages: int = 0
+    restored_pages: int = 0
     usage: Usage = Usage()
     errors: Counter[str] = field(default_factory=Counter)
     first_token_s: Histogram = field(default_factory=_first_tokens)
@@ -74,3 +76,5 @@ class Stats:
     free_pages: int = 0
     cached_pages: int = 0
     pinned_pages: int = 0
+    host_pages: int = 0
+    free_host_pages: int = 0

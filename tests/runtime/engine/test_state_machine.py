@@ -110,7 +110,7 @@ class Sessions(RuleBasedStateMachine):
             self.lives.append(Life(life.transcript.copy(), life.namespace))
 
     @rule(pick=PICK)
-    def restore(self, pick):
+    def resume_from_a_snapshot(self, pick):
         life = self.idle(pick)
         if life:
             fresh = Transcript(MODEL.tokenizer, 0)
@@ -184,11 +184,15 @@ class Sessions(RuleBasedStateMachine):
         job = Scoring(seq, life.messages.append, choices=scored, bare=bare, interest=life.interest)
         self.submit(life, job)
 
-    @rule(pick=PICK, next_use=st.sampled_from([None, 0, 1, 5]))
-    def hint(self, pick, next_use):
+    @rule(
+        pick=PICK,
+        next_use=st.sampled_from([None, 0, 1, 5]),
+        place=st.sampled_from(["", "ask", "tool"]),
+    )
+    def hint(self, pick, next_use, place):
         if self.lives:
             interest = self.lives[pick % len(self.lives)].interest
-            self.state.cache.expect(interest, next_use)
+            self.state.cache.expect(interest, next_use, place)
 
     @rule(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=6))
     def pin(self, words):
@@ -264,7 +268,12 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(pages=st.integers(1, 12))
     def evict(self, pages):
-        self.state.cache.evict(pages)
+        """The device gives pages up: to the host, where there is one."""
+        tier, cached = self.state.cache.tier, self.state.pool.cached
+        saved = tier.saved if tier else 0
+        done = self.state.cache.evict(pages)
+        assert self.state.pool.cached == cached - done
+        assert tier is None or tier.saved - saved == done
 
     @rule()
     def flush(self):
@@ -272,7 +281,33 @@ class Sessions(RuleBasedStateMachine):
         if not self.state.running:
             assert self.state.pool.free == self.state.pool.pages
 
-    @precondition(lambda self: self.state.pool.cached > 0)
+    @rule(pick=PICK)
+    def restore(self, pick):
+        """Pages come back from the host for nobody, as far as there is room, and stay cached."""
+        away = [node for _, node in self.state.cache.nodes() if not node.on_device]
+        if not away:
+            return
+        node, path = away[pick % len(away)], []
+        while node.parent is not None and not node.on_device:
+            path.insert(0, node)
+            node = node.parent
+        if node.on_device:
+            self.state.pool.hold(node.page)
+        came = self.state.cache.restore(path)
+        assert all(node.on_device for node in came)
+        for one in [*came, *([node] if node.on_device else [])]:
+            self.state.pool.release(one.page)
+            self.state.cache.touch(one)
+
+    @rule(pages=st.integers(1, 6))
+    def forget_on_the_host(self, pages):
+        """What lies on the host leaves it for good."""
+        for _ in range(pages):
+            node = self.state.cache._host_order.take()
+            if node is not None:
+                self.state.cache.drop(node)
+
+    @precondition(lambda self: next(self.state.cache.nodes(), None) is not None)
     @rule(pick=PICK)
     def recompute_a_cached_page(self, pick):
         """The K and V of a random cached page are those of its tokens, computed afresh."""
@@ -284,12 +319,14 @@ class Sessions(RuleBasedStateMachine):
             node = node.parent
         tokens = [token for node in path for token in node.tokens]
         fresh = compute(tokens)
-        stored = self.state.pool.storage
         size, last = self.config.page_size, path[-1]
+        stored, page = self.state.pool.storage, last.page
+        if not last.on_device:
+            stored, page = self.state.cache.tier.storage(), last.host
         start = (len(path) - 1) * size
         for layer in range(len(stored.keys)):
             for kept, made in ((stored.keys, fresh.keys), (stored.values, fresh.values)):
-                held = kept[layer][last.page, : len(last.tokens)]
+                held = kept[layer][page, : len(last.tokens)]
                 assert torch.allclose(held, made[layer][start : len(tokens), 0], atol=1e-4)
 
     @invariant()
@@ -377,6 +414,28 @@ class TestOddPages(OddPages.TestCase):
     """A short form with odd pages."""
 
     settings = SHORT
+
+
+class TwoTiers(Sessions):
+    """The same with a device pool that is nearly always full, and a small host beside it."""
+
+    config = EngineConfig(
+        kv_tokens=96, page_size=4, max_running=3, queue_limit=99, max_rows=12, pinned_share=0.2,
+        host_tokens=120, restore_from=6,
+    )  # fmt: skip
+
+
+class TestTwoTiers(TwoTiers.TestCase):
+    """A short form with two tiers."""
+
+    settings = SHORT
+
+
+@pytest.mark.slow
+class TestTwoTiersLong(TwoTiers.TestCase):
+    """A hundred thousand actions with two tiers."""
+
+    settings = settings(SHORT, max_examples=1000, stateful_step_count=100)
 
 
 @pytest.mark.slow
