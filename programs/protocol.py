@@ -244,7 +244,8 @@ class ScoredChoice:
 
     `unconditional` holds the same for the choice with nothing before it, when asked for.
     `greedy_prefix` counts its leading tokens that the model itself would have picked; `best`
-    holds, where the engine tells, the most probable token at each place and its log-probability.
+    holds, where the engine tells, the most probable token at each place and its log-probability,
+    and `pieces` the text of each token, for people.
     """
 
     text: str
@@ -253,6 +254,7 @@ class ScoredChoice:
     unconditional: tuple[float | None, ...] = ()
     greedy_prefix: int = 0
     best: tuple[tuple[int, float], ...] = ()
+    pieces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -290,7 +290,7 @@ class _Session:
         if empty_context:
             later = [_logprob(choice[:i], char) for i, char in enumerate(choice)]
             alone = (None, *later[1:]) if later else ()
-        return ScoredChoice(choice, tuple(map(ord, choice)), logprobs, alone)
+        return ScoredChoice(choice, tuple(map(ord, choice)), logprobs, alone, pieces=tuple(choice))
 
     async def fork(self, n: int, *, branches: Sequence[str] | None = None) -> list[Session]:
         self._backend.calls.append(Call("fork", self._name, data=n))

@@ -122,7 +122,8 @@ class EmbeddedSession(Session):
             miss = self.transcript.miss(prompt, reused, len(tokens) - 1)
             self.transcript.note_computed(tokens)
             computed = self.transcript.computed_chars(prompt, reused)
-            return ScoreResult(message.choices, message.usage, message.timing, miss, computed)
+            named = self.transcript.spelled(message.choices)
+            return ScoreResult(named, message.usage, message.timing, miss, computed)
 
     async def fork(self, n: int, *, branches: Sequence[str] | None = None) -> list[Session]:
         """See `Session`. Forks are numbered on over the session's life."""

@@ -10,10 +10,17 @@ joins them, and only a special token or a generated one closes them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phloem.errors import Unsupported
-from phloem.programs.protocol import PrefixMiss, Segment, Snapshot, Special, Text
+from phloem.programs.protocol import (
+    PrefixMiss,
+    ScoredChoice,
+    Segment,
+    Snapshot,
+    Special,
+    Text,
+)
 from phloem.runtime.engine.tokens import Choice, common_prefix
 from phloem.runtime.model.tokenizer import Tokenizer
 
@@ -116,6 +123,13 @@ class Transcript:
             return prompt.tokens, separate
         choices = [Choice(t, tokens[shared:]) for t, tokens in zip(texts, joined, strict=True)]
         return prompt.tokens[: prompt.open_from + shared], choices
+
+    def spelled(self, choices: Sequence[ScoredChoice]) -> tuple[ScoredChoice, ...]:
+        """The choices with the texts of their tokens."""
+        return tuple(
+            replace(choice, pieces=tuple(self._tokenizer.decode([t]) for t in choice.tokens))
+            for choice in choices
+        )
 
     def _choice(self, given: str | tuple[int, ...]) -> Choice:
         if isinstance(given, str):

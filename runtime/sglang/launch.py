@@ -118,8 +118,7 @@ class Runtime(RuntimeEndpoint):
         shown = "\n".join(line[:_LINE] for line in lines)
         return EngineUnavailable(
             f"the SGLang server {what}; the end of its output:\n{shown}",
-            hint=f"the whole of it is in {self._log}; it was started as: "
-            + " ".join(self.command),
+            hint=f"the whole of it is in {self._log}; it was started as: " + " ".join(self.command),
         )
 
 

@@ -250,7 +250,7 @@ class SGLangSession(RemoteSession, Session):
                 scored=sum(map(len, rows)) - len(tokens) * len(scored),
             )
             self._computed(tokens)
-            return ScoreResult(read, usage)
+            return ScoreResult(self.transcript.spelled(read), usage)
 
     async def fork(self, n: int, *, branches: Sequence[str] | None = None) -> list[Session]:
         """See `Session`. What is new and long is computed once before, not by every fork."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -119,11 +119,11 @@ async def _score(backend: Backend, body: GenerateRequest, namespace: str) -> lis
     if isinstance(body.logprob_start_len, list):
         raise ConfigError("give one position for all texts", param="logprob_start_len")
     replies = []
-    for tokens, logprobs in await score_texts(backend, body.texts, namespace):
-        reply = _prefilled(len(tokens))
+    for choice in await score_texts(backend, body.texts, namespace):
+        reply = _prefilled(len(choice.tokens))
         start = max(0, body.logprob_start_len or 0)
-        pairs = zip(logprobs[start:], tokens[start:], strict=True)
-        reply.meta_info.input_token_logprobs = [[logprob, token, None] for logprob, token in pairs]
+        listed = _listed(body, choice.unconditional, choice)
+        reply.meta_info.input_token_logprobs = listed[start:]
         reply.meta_info.output_token_logprobs = []
         replies.append(reply)
     return replies
@@ -136,17 +136,21 @@ def _scored(body: GenerateRequest, first: int, choice: ScoredChoice, usage: Usag
         return reply
     if body.top_logprobs_num > 1:
         raise ConfigError("one alternative is known for prompts", param="top_logprobs_num")
-    pairs = zip(choice.logprobs, choice.tokens, strict=True)
-    listed: list[list[Any]] = [
-        [None, first, None],
-        *([logprob, token, None] for logprob, token in pairs),
-    ]
+    listed: list[list[Any]] = [[None, first, None], *_listed(body, choice.logprobs, choice)]
     reply.meta_info.input_token_logprobs = listed
     reply.meta_info.output_token_logprobs = []
     if body.top_logprobs_num:
         best = [[[logprob, token, None]] for token, logprob in choice.best]
         reply.meta_info.input_top_logprobs = [None, *best]
     return reply
+
+
+def _listed(
+    body: GenerateRequest, logprobs: Sequence[float | None], choice: ScoredChoice
+) -> list[list[Any]]:
+    """[log-probability, token, text] for each token."""
+    texts = choice.pieces if body.return_text_in_logprobs else (None,) * len(choice.tokens)
+    return [list(one) for one in zip(logprobs, choice.tokens, texts, strict=True)]
 
 
 def _prefilled(count: int, cached: int = 0) -> GenerateReply:

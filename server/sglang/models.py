@@ -145,9 +145,10 @@ class GenerateRequest(BaseModel):
 
     @property
     def starts(self) -> list[int]:
-        """Per row, the first token whose log-probability is asked for. Raises `ConfigError`."""
+        """Per row, the first token whose log-probability is asked for; -1 is the last, and all of
+        them the default. Raises `ConfigError`."""
         given = self.logprob_start_len
-        listed = given if isinstance(given, list) else [-1 if given is None else given]
+        listed = given if isinstance(given, list) else [given or 0]
         listed = listed * len(self.rows) if len(listed) == 1 else listed
         if len(listed) != len(self.rows):
             raise ConfigError(

@@ -15,17 +15,15 @@ from phloem.programs.protocol import Backend, ScoredChoice, Snapshot, Usage
 __all__ = ["score_rows", "score_texts"]
 
 
-async def score_texts(
-    backend: Backend, texts: Sequence[str], namespace: str
-) -> list[tuple[tuple[int, ...], tuple[float | None, ...]]]:
-    """Per text its tokens and their log-probabilities, the first token's None."""
+async def score_texts(backend: Backend, texts: Sequence[str], namespace: str) -> list[ScoredChoice]:
+    """Per text its tokens and, as `unconditional`, their log-probabilities, the first's None."""
     _check(backend)
     session = await backend.open(_name(), namespace=namespace)
     try:
         scored = await session.score(texts, empty_context=True)
     finally:
         await session.close()
-    return [(one.tokens, one.unconditional) for one in scored.choices]
+    return list(scored.choices)
 
 
 async def score_rows(
