@@ -60,11 +60,14 @@ docs: model  ## write the list of modules, run the code of all pages, build the 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	$(BIN)/python -m pytest tests/test_docs.py tests/test_structure.py
 
-bench: model  ## time the five-step program: first run, second question, repeated
-	$(BIN)/python benchmarks/five_steps.py
+bench: model  ## programs on phloem and on the other engines found (docs/benchmarks.md), within 40 minutes
+	$(BIN)/python benchmarks/programs.py --budget-minutes 38
+
+bench-all: model  ## the same with every shape of program, until all is measured
+	$(BIN)/python benchmarks/programs.py --all
 
 clean:  ## remove builds and caches; .venv and downloaded models stay
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-.PHONY: help install model demo test test-all lint types layers docs bench clean
+.PHONY: help install model demo test test-all lint types layers docs bench pictures clean
