@@ -31,6 +31,7 @@ __all__ = ["Meter", "Pool", "StartFailure", "TooSlow"]
 STOP_S = 10.0
 WORKER_START_S = 180.0
 _TICKS = os.sysconf("SC_CLK_TCK")
+_COMMON = {"OMP_NUM_THREADS": str(CORES), "HF_HUB_OFFLINE": "1"}
 
 
 class StartFailure(Exception):
@@ -175,10 +176,9 @@ class Pool:
                     self._workers.pop(other.name).stop()
 
     def _start(self, engine: Engine, url: str) -> Worker:
-        environment = {"OMP_NUM_THREADS": str(CORES), "HF_HUB_OFFLINE": "1"}
         command = engine.worker(self._places, url)
         try:
-            return Worker(command, environment, self._logs / f"{engine.name}.log")
+            return Worker(command, _COMMON, self._logs / f"{engine.name}.log")
         except TooSlow as error:
             raise StartFailure(f"the worker of {engine.name} did not start: {error}") from error
 
@@ -187,7 +187,7 @@ class Pool:
             return self._servers[server.name][1]
         port = _free_port()
         url = f"http://127.0.0.1:{port}"
-        environment = {"HF_HUB_OFFLINE": "1", **server.environment(self._places)}
+        environment = {**_COMMON, **server.environment(self._places)}
         command = server.command(self._places, port)
         log = self._logs / f"server-{server.name}.log"
         process = Process(command, environment, log, pipes=False)
