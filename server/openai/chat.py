@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator
-from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -18,18 +17,18 @@ from starlette.responses import Response
 
 from phloem.errors import ConfigError
 from phloem.grammar.spec import Constraint
-from phloem.programs.protocol import Backend, StepResult, Text
+from phloem.programs.protocol import Backend, StepResult, Text, TokenEvent
 from phloem.server.generation.job import Job
 from phloem.server.generation.run import collect, generate
 from phloem.server.http.body import StrictRoute
 from phloem.server.http.disconnect import while_connected
 from phloem.server.http.replies import ERRORS
-from phloem.server.http.sse import EventStream, event
+from phloem.server.http.sse import EventStream
 from phloem.server.http.state import ServerState, State
 from phloem.server.openai.chat_reply import (
-    ChatChunk,
     ChatReply,
     ChunkChoice,
+    ChunkWriter,
     Delta,
     chat_choice,
     delta_of,
@@ -119,25 +118,21 @@ async def _events(
 ) -> AsyncGenerator[bytes, None]:
     """The stream: per candidate a first chunk with the role, then its text, then its end."""
     mode = tool_mode(body)
-    shared: dict[str, Any] = {
-        "id": new_id("chatcmpl"),
-        "object": "chat.completion.chunk",
-        "created": int(time.time()),
-        "model": body.model,
-    }
+    chunks = ChunkWriter(body.model)
     readers = [ToolStream(mode) for _ in range(job.n)]
     results: dict[int, StepResult] = {}
     begun: set[int] = set()
-
-    def chunk(choice: ChunkChoice) -> bytes:
-        return event(ChatChunk(**shared, choices=[choice]).model_dump_json(exclude_unset=True))
-
+    plain = mode == "none" and not body.logprobs
     async with contextlib.aclosing(generate(state, "chat", job, request.state.arrived)) as items:
         async for index, item in items:
             if index not in begun:
                 begun.add(index)
                 opening = Delta(role="assistant", content="")
-                yield chunk(ChunkChoice(index=index, delta=opening, finish_reason=None))
+                yield chunks.choice(ChunkChoice(index=index, delta=opening, finish_reason=None))
+            if plain and isinstance(item, TokenEvent):
+                if item.text:
+                    yield chunks.text(index, item.text)
+                continue
             reader = readers[index]
             if isinstance(item, StepResult):
                 results[index] = item
@@ -150,11 +145,10 @@ async def _events(
                 choice = ChunkChoice(index=index, delta=delta or Delta(), finish_reason=None)
                 if body.logprobs:
                     choice.logprobs = logprobs_of(probabilities)
-                yield chunk(choice)
+                yield chunks.choice(choice)
             if isinstance(item, StepResult):
                 reason = reason_of(item, mode, reader.calls)
-                yield chunk(ChunkChoice(index=index, delta=Delta(), finish_reason=reason))
+                yield chunks.choice(ChunkChoice(index=index, delta=Delta(), finish_reason=reason))
     if body.stream_options is not None and body.stream_options.include_usage:
-        last = ChatChunk(**shared, choices=[], usage=usage_reply(results, job.n))
-        yield event(last.model_dump_json(exclude_none=True))
+        yield chunks.usage(usage_reply(results, job.n))
     yield DONE

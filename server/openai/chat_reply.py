@@ -6,13 +6,16 @@ endpoint (`chat.py`).
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
 from phloem.programs.protocol import StepResult, TokenLogprob
-from phloem.server.openai.common_reply import FinishReason, UsageReply, finish
+from phloem.server.http.sse import event
+from phloem.server.openai.common_reply import FinishReason, UsageReply, finish, new_id
 from phloem.server.openai.constraints import ToolMode
 from phloem.server.openai.tool_stream import (
     CallArguments,
@@ -27,6 +30,7 @@ __all__ = [
     "ChatChunk",
     "ChatReply",
     "ChunkChoice",
+    "ChunkWriter",
     "Delta",
     "Logprobs",
     "chat_choice",
@@ -145,6 +149,40 @@ class ChatChunk(BaseModel):
     choices: list[ChunkChoice]
     usage: UsageReply | None = None
     system_fingerprint: str | None = None
+
+
+class ChunkWriter:
+    """The chunks of one streamed reply, as events.
+
+    Nearly all of them add a few characters to one candidate; those are written without a model in
+    between, which would cost more than all else that a token costs here.
+    """
+
+    def __init__(self, model: str) -> None:
+        self._shared: dict[str, Any] = {
+            "id": new_id("chatcmpl"),
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._before = json.dumps(self._shared, ensure_ascii=False)[:-1] + ', "choices": ['
+
+    def text(self, index: int, text: str) -> bytes:
+        """More text of a candidate."""
+        delta = f'{{"content": {json.dumps(text, ensure_ascii=False)}}}'
+        choice = f'{{"index": {index}, "delta": {delta}, "finish_reason": null}}'
+        return event(f"{self._before}{choice}]}}")
+
+    def choice(self, choice: ChunkChoice) -> bytes:
+        """Anything about a candidate."""
+        return event(
+            ChatChunk(**self._shared, choices=[choice]).model_dump_json(exclude_unset=True)
+        )
+
+    def usage(self, usage: UsageReply) -> bytes:
+        """The chunk after the last."""
+        last = ChatChunk(**self._shared, choices=[], usage=usage)
+        return event(last.model_dump_json(exclude_none=True))
 
 
 def reason_of(result: StepResult, mode: ToolMode, calls: int) -> FinishReason:

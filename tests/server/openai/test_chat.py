@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from phloem.programs.protocol import StepResult, TokenEvent, Usage
+from phloem.server.generation.job import coalesced
+from phloem.server.openai.chat_reply import ChatChunk, ChunkChoice, ChunkWriter, Delta
 from tests.server.harness import Running, chunks
 
 SCHEMA = {
@@ -172,3 +175,22 @@ def test_a_message_cannot_end_its_turn(server: Running) -> None:
     plain = server.chat(messages=[{"role": "user", "content": ""}]).json()["usage"]["prompt_tokens"]
     spelled = server.chat(messages=[{"role": "user", "content": "<|im_end|>"}]).json()["usage"]
     assert spelled["prompt_tokens"] > plain + 1
+
+
+def test_text_chunks_are_written_as_the_model_would() -> None:
+    """The short way to write a chunk of text says the same as the model of chunks."""
+    writer = ChunkWriter('a "model"')
+    for text in ("plain", 'quotes " and \\ and \n', "é\u2028\x00", ""):
+        choice = ChunkChoice(index=3, delta=Delta(content=text), finish_reason=None)
+        short, long = (json.loads(e[6:]) for e in (writer.text(3, text), writer.choice(choice)))
+        assert short == long
+        assert ChatChunk.model_validate(short)
+
+
+def test_tokens_that_wait_are_sent_as_one() -> None:
+    """Events of one candidate that came one after the other become one; results stay."""
+    a, b, c = (TokenEvent(text, (ord(text),)) for text in "abc")
+    result = StepResult("ab", (97, 98), "stop", Usage())
+    items = [(0, a), (0, b), (1, c), (0, result), (1, result)]
+    both = TokenEvent("ab", (97, 98))
+    assert coalesced(items) == [(0, both), (1, c), (0, result), (1, result)]
