@@ -94,7 +94,7 @@ def parts(old: str, new: str) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
         return whole, whole
     if len(old) > LONGEST or len(new) > LONGEST:
         return ((old, True),), ((new, True),)
-    words = [re.findall(r"\s+|\w+|[^\w\s]", text) for text in (old, new)]
+    words = [re.findall(r"\s*\w+|\s*[^\w\s]|\s+", text) for text in (old, new)]
     matcher = SequenceMatcher(None, words[0], words[1], autojunk=False)
     left: list[Part] = []
     right: list[Part] = []

@@ -14,7 +14,10 @@ from typing import Any
 
 from phloem.server.trace.record import RunTrace
 
-__all__ = ["FILTERS"]
+__all__ = ["FILTERS", "pretty"]
+
+LINE = 60
+"""Characters of JSON that stay in one line."""
 
 
 def ms(value: float | None) -> str:
@@ -42,10 +45,24 @@ def iso(value: float) -> str:
 
 
 def pretty(value: Any) -> str:
-    """A text as it is, anything else as indented JSON."""
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False, indent=2, default=repr)
+    """A text as it is, anything else as JSON: in one line where it is short, else indented."""
+    return value if isinstance(value, str) else _json(value, "")
+
+
+def _json(value: Any, indent: str) -> str:
+    line = json.dumps(value, ensure_ascii=False, default=repr)
+    if len(line) + len(indent) <= LINE or not isinstance(value, Mapping | list | tuple):
+        return line
+    deeper = indent + "  "
+    if isinstance(value, Mapping):
+        parts = [f"{json.dumps(str(key), ensure_ascii=False)}: {_json(item, deeper)}"
+                 for key, item in value.items()]  # fmt: skip
+        opening, closing = "{}"
+    else:
+        parts = [_json(item, deeper) for item in value]
+        opening, closing = "[]"
+    body = ",\n".join(deeper + part for part in parts)
+    return f"{opening}\n{body}\n{indent}{closing}"
 
 
 def head(value: str, length: int = 120) -> str:

@@ -100,7 +100,7 @@ async function showCompare(old, fresh) {
   const page = await html(`traces/compare?${new URLSearchParams({ old, new: fresh })}`);
   view.replaceChildren(fragment(page));
   if (isOpen(view.querySelector(".compare").dataset.status)) running = setTimeout(show, POLL_MS);
-  else view.querySelector(".pair.differs")?.scrollIntoView({ block: "center" });
+  else view.querySelector(".pair.differs")?.scrollIntoView({ block: "nearest" });
 }
 
 const isOpen = (status) => status === "running" || status === "queued";
@@ -185,6 +185,8 @@ class RunPage {
     history.replaceState(null, "", `${location.search}#${name}`);
     this.panel.replaceChildren(content);
     this.panel.scrollTop = 0;
+    // What is new in a prompt is at its end.
+    for (const prompt of this.panel.querySelectorAll(".prompt")) prompt.scrollTop = prompt.scrollHeight;
     if (!row) this.rows.selectOpening(name);
     for (const form of this.panel.querySelectorAll("form")) this.listen(form);
   }

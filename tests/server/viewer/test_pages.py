@@ -7,6 +7,7 @@ import hashlib
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,16 @@ def test_a_file_needs_nothing_else() -> None:
     stored = [value for name, value in seen.attributes if name == "data-name"]
     assert set(Story(run).panels) | {"rows/0"} == set(stored)
     assert "<article" in render_run(run, standalone=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "linked"), [("http://a:1", True), ("javascript:alert(1)", False), (None, False)]
+)
+def test_a_trace_of_a_server_leads_there(source: str | None, linked: bool) -> None:
+    """A run that can be rewound elsewhere links to that page, if its source is an address."""
+    page = render_run(replace(long_run(1), source=source), standalone=False)
+    assert ('href="http://a:1/traces?run=run_long"' in page) == linked
+    assert "javascript:" not in page
 
 
 def test_a_long_run_comes_in_pieces(client: TestClient) -> None:
