@@ -10,6 +10,7 @@ PYTHON ?= $(firstword $(shell command -v python3.11 python3))
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+SGLANG_MODEL := $(or $(PHLOEM_TEST_SGLANG_MODEL),$(abspath $(VENV))/smollm2-huggingface)
 QUESTION ?= Which browsers are supported?
 
 help:  ## list the commands
@@ -42,8 +43,12 @@ $(VENV)/.embedder: $(INSTALLED)
 test: lint types layers model $(VENV)/.embedder  ## all checks and the tests, as in CI
 	$(BIN)/python -m pytest
 
-test-all: lint types layers model $(VENV)/.embedder  ## the same with the slow tests
-	$(BIN)/python -m pytest -m "not browser and not sglang and not gpu"
+# PHLOEM_SGLANG_PYTHON names an interpreter with sglang: its server is then started and tested too.
+# Tests whose needs are not met (Chromium, SGLang, a GPU) say so at the end.
+test-all: lint types layers model $(VENV)/.embedder  ## all tests: slow, browser, SGLang, GPU too
+	@test -z "$$PHLOEM_SGLANG_PYTHON$$PHLOEM_TEST_SGLANG_MODEL" || test -d "$(SGLANG_MODEL)" \
+		|| $(BIN)/python benchmarks/hf_model.py "$(SGLANG_MODEL)"
+	PHLOEM_TEST_SGLANG_MODEL="$(SGLANG_MODEL)" $(BIN)/python -m pytest -m "slow or not slow"
 
 lint: $(INSTALLED)  ## ruff, rules and format
 	$(BIN)/ruff check

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -16,6 +15,7 @@ from phloem.runtime.host.backend import HostedBackend, Loader
 from phloem.runtime.model.tiny import tiny_model
 from phloem.runtime.sglang.backend import RuntimeEndpoint
 from tests.runtime.remote.tapped import Tap, tapped
+from tests.sglang_server import tokenizer
 
 REGEX = Constraint("regex", "(cat|dog) [0-9]{3}")
 
@@ -54,10 +54,7 @@ def make(name: str, request: pytest.FixtureRequest) -> Backend:
     if name == "phloem-server":
         server = request.getfixturevalue("phloem_server")
         return RuntimeEndpoint(server.url, tokenizer=server.model)
-    url = os.environ.get("PHLOEM_TEST_SGLANG_URL")
-    if not url:
-        pytest.skip("set PHLOEM_TEST_SGLANG_URL to the address of an SGLang server")
-    return RuntimeEndpoint(url, tokenizer=os.environ.get("PHLOEM_TEST_SGLANG_TOKENIZER"))
+    return RuntimeEndpoint(request.getfixturevalue("sglang_url"), tokenizer=tokenizer())
 
 
 @pytest_asyncio.fixture(
