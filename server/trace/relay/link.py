@@ -44,6 +44,8 @@ class Link:
         self._tap = tap
         self._over: Callable[[Link], None] | None = over
         self._framing = RequestFraming()
+        self._held: list[bytes] | None = []
+        """What the client sent before the upstream was connected; None from then on."""
         self._refusal: bytes | None = None
         """The answer to a request if the upstream can't be connected."""
         self._timers: list[asyncio.Task[None] | asyncio.TimerHandle] = []
@@ -65,8 +67,6 @@ class Link:
 
     def _opened(self) -> None:
         self._tell(Kind.OPEN, self.client.peer().encode())
-        # What the client sends waits in its socket until there is somewhere to send it.
-        self.client.pause()
         self._timers.append(asyncio.ensure_future(self._connect()))
 
     async def _connect(self) -> None:
@@ -83,12 +83,20 @@ class Link:
             reason = str(error) or type(error).__name__
             self._tell(Kind.UNREACHABLE, reason.encode())
             self._refusal = _refusal(to, reason)
-            self.client.resume()
+            if self._held:
+                self._refuse()
         else:
             took = 1000 * (time.monotonic() - started)
             self._tell(Kind.CONNECTED, f"{took:.3f}".encode())
 
     def _connected(self) -> None:
+        if self._over is None:  # the client left in this moment
+            self._server.abort()
+            return
+        self._server.write(b"".join(self._held or ()))
+        self._held = None
+        if self.client.ended:
+            self._server.end()
         self.client.resume()
 
     # --- traffic
@@ -100,10 +108,20 @@ class Link:
             passed.append(self._upstream.rewrite(part) if is_head else part)
         # In one piece, as it came: a server that answers before it has read a body and closes
         # would cut its own answer off if the body arrived later.
-        self._server.write(b"".join(passed))
-        if passed and self._refusal is not None:
-            self.client.write(self._refusal)
-            self.client.close()
+        data = b"".join(passed)
+        if self._held is None:
+            self._server.write(data)
+            return
+        self._held.append(data)
+        # The rest waits in the client's socket.
+        self.client.pause()
+        if self._refusal is not None:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        assert self._refusal is not None
+        self.client.write(self._refusal)
+        self.client.close()
 
     def _server_sent(self, data: bytes) -> None:
         self.client.write(data)

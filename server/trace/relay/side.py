@@ -11,6 +11,7 @@ import contextlib
 import socket
 import struct
 from collections.abc import Callable
+from typing import cast
 
 __all__ = ["Side"]
 
@@ -38,8 +39,8 @@ class Side(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It is connected."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports have the methods but not the base class.
+        self._transport = cast("asyncio.Transport", transport)
         self._on_opened()
 
     def data_received(self, data: bytes) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import cast
 
 import structlog
 
@@ -41,8 +42,8 @@ class Tap(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The recorder is there."""
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        # uvloop's transports have the methods but not the base class.
+        self._transport = cast("asyncio.WriteTransport", transport)
         self._lossy.clear()
 
     def connection_lost(self, exc: Exception | None) -> None:

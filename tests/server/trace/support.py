@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from phloem.server.trace.options import Options, SinkSpec, parse_upstream
 from phloem.server.trace.proxy import TraceProxy
 from phloem.server.trace.reader import TraceFilter, TraceReader
@@ -32,7 +34,7 @@ def proxying(upstream: str, *sinks: SinkSpec, **settings: Any) -> Iterator[str]:
 
     def run() -> None:
         try:
-            asyncio.run(main())
+            uvloop.run(main())
         except BaseException as error:
             found["error"] = error
             started.set()
