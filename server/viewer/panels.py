@@ -21,6 +21,9 @@ from phloem.server.viewer.timeline import Row, length_ms, rows_of
 
 __all__ = ["Change", "Story"]
 
+VARIABLES = 40
+"""Variables that a step shows, those that it changed first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -131,7 +134,8 @@ class Story:
             "step": step,
             "prompt": prompt_view(step, self._prompt),
             "spans": output_spans(step),
-            "changes": _changes(step),
+            "changes": _changes(step)[:VARIABLES],
+            "unchanged": max(0, len({**step.before, **step.after}) - VARIABLES),
             "scores": _scores(step),
         }
 
