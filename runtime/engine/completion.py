@@ -16,10 +16,11 @@ from phloem.programs.protocol import TokenLogprob
 from phloem.runtime.engine.batching import Entry, Plan
 from phloem.runtime.engine.generation import Generation, LogprobOf
 from phloem.runtime.engine.job import Job
+from phloem.runtime.engine.memory import shrink
 from phloem.runtime.engine.prefix import Prefix
 from phloem.runtime.engine.sampler import Draw, sample
 from phloem.runtime.engine.scoring import Scoring
-from phloem.runtime.engine.state import EngineState
+from phloem.runtime.engine.state import EngineState, out_of_memory
 
 __all__ = ["complete", "complete_cached"]
 
@@ -112,15 +113,18 @@ def _sample(
     draw_of: Callable[[Generation], Draw],
     take: Callable[[Generation, int, LogprobOf], None],
 ) -> None:
-    """Draw a token for each job from its row of the logits, which is used up."""
-    drawing: list[tuple[Generation, LogprobOf]] = []
+    """Draw a token for each job from its row of the logits, which is used up.
+
+    Without memory for that nobody has drawn: the rows are computed again, in a smaller pass.
+    """
+    drawing: list[Generation] = []
     draws: list[Draw] = []
     rows: list[int] = []
 
     def prepare(job: Generation, row: int) -> None:
         draw = draw_of(job)
         if job.finish is None:
-            drawing.append((job, _lookup(state, job, logits[row])))
+            drawing.append(job)
             draws.append(draw)
             rows.append(row)
 
@@ -128,10 +132,20 @@ def _sample(
         _guard(state, job, prepare, job, row)
     if not drawing:
         return
-    if len(rows) < len(logits):
-        logits = logits[torch.tensor(rows, device=logits.device)]
-    tokens = sample(logits[:, : state.vocabulary.size], draws)
-    for (job, lookup), token in zip(drawing, tokens, strict=True):
+    try:
+        lookups = [_lookup(state, job, logits[row]) for job, row in zip(drawing, rows, strict=True)]
+        if len(rows) < len(logits):
+            logits = logits[torch.tensor(rows, device=logits.device)]
+        tokens = sample(logits[:, : state.vocabulary.size], draws)
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        for job in drawing:
+            job.seq.guess([])
+            job.seq.computed = job.seq.logits_from
+        shrink(state, len(drawing), error)
+        return
+    for job, lookup, token in zip(drawing, lookups, tokens, strict=True):
         _guard(state, job, take, job, token, lookup)
 
 
@@ -157,13 +171,20 @@ def _lookup(state: EngineState, job: Generation, row: torch.Tensor) -> LogprobOf
 def _score(state: EngineState, entry: Entry, rows: torch.Tensor) -> None:
     job, seq = entry.job, entry.seq
     assert isinstance(job, Scoring)
-    if seq is not job.seq:
-        job.take_branch(seq, rows)
-        if not seq.pending:
-            state.kv.publish(seq)
-            state.kv.detach(seq, cold=True)
-    elif not seq.pending:
-        job.take_prefix(rows[-1])
+    try:
+        if seq is not job.seq:
+            job.take_branch(seq, rows)
+        elif not seq.pending:
+            job.take_prefix(rows[-1])
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        seq.computed -= entry.rows
+        shrink(state, entry.rows, error)
+        return
+    if seq is not job.seq and not seq.pending:
+        state.kv.publish(seq)
+        state.kv.detach(seq, cold=True)
 
 
 def _settle(state: EngineState, job: Job) -> None:

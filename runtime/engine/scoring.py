@@ -113,8 +113,9 @@ class Scoring(Job):
         rows = torch.log_softmax(logits, dim=-1)
         done = len(branch.logprobs) + branch.bare
         wanted = torch.tensor(branch.tokens[done : done + len(rows)], device=rows.device)
-        branch.logprobs += rows.gather(1, wanted[:, None])[:, 0].tolist()
+        found = rows.gather(1, wanted[:, None])[:, 0].tolist()
         top = rows.max(dim=-1)
+        branch.logprobs += found  # only now, when nothing can fail any more
         branch.best += zip(top.indices.tolist(), top.values.tolist(), strict=True)
         self._rows += len(rows)
         if branch.missing == 0:

@@ -1,11 +1,14 @@
 """What the engine does when torch has no memory for a pass: real failures, put where they hurt."""
 
 import asyncio
+import itertools
 
 import pytest
 import torch
 
 from phloem.errors import OutOfMemory
+from phloem.grammar.spec import Constraint
+from phloem.runtime.engine import completion
 
 STORY = "the answer is a user and the system is in no way true because of the assistant. "
 
@@ -82,13 +85,92 @@ async def test_a_run_that_finds_no_memory_alone_fails_alone(make_lab):
     assert (await small.say(poisoned)).usage.generated == 8
 
 
-async def test_no_memory_for_a_draw_ends_its_steps_and_not_the_engine(make_lab, monkeypatch):
-    """An allocation that fails after the pass is OutOfMemory for the jobs of that pass."""
+class Short:
+    """Calls a function, which finds no memory for more than `rows` rows, `times` times at most."""
+
+    def __init__(self, function, rows, times=1 << 30):
+        self.function, self.rows, self.left, self.calls = function, rows, times, 0
+
+    def __call__(self, logits, *rest, **named):
+        if len(logits) > self.rows and self.left:
+            self.left -= 1
+            self.calls += 1
+            exhaust()
+        return self.function(logits, *rest, **named)
+
+
+@pytest.mark.parametrize("params", [{}, {"logprobs": 2}, {"temperature": 0}])
+async def test_a_draw_without_memory_is_tried_again_in_a_smaller_pass(
+    make_lab, monkeypatch, params
+):
+    """Where only two rows can be drawn from at once, six streams say what they would have said."""
+    large, small = make_lab(), make_lab()
+    expected = await texts(large, **params)
+    short = Short(completion.sample, rows=2)
+    monkeypatch.setattr(completion, "sample", short)
+    assert await texts(small, **params) == expected
+    assert short.calls > 0
+    assert counts(small)[0] == short.calls
+
+
+async def test_a_draw_that_fails_now_and_then_changes_no_text(make_lab, monkeypatch):
+    """Every third draw of several rows finds no memory, with borders, guesses and constraints in
+    play: the texts are the same, and nobody fails."""
+    large, small = make_lab(), make_lab()
+    rule = Constraint("regex", "[a-z ]{4,30}")
+
+    async def all_of(lab):
+        sessions = [await lab.session(STORY[i:] + " th", name=str(i)) for i in range(5)]
+        rules = [rule if i % 2 else None for i in range(5)]
+        asked = {"max_tokens": 20, "temperature": 1, "seed": 3}
+        return await asyncio.gather(
+            *(lab.say(s, r, **asked) for s, r in zip(sessions, rules, strict=True))
+        )
+
+    expected = [result.text for result in await all_of(large)]
+    draws, original = itertools.count(), completion.sample
+
+    def sample(logits, *rest):
+        if len(logits) > 1 and next(draws) % 3 == 0:
+            exhaust()
+        return original(logits, *rest)
+
+    monkeypatch.setattr(completion, "sample", sample)
+    results = await all_of(small)
+    assert [result.text for result in results] == expected
+    assert counts(small)[0] > 0
+    assert all(r.usage.prompt == r.usage.reused + r.usage.prefilled for r in results)
+
+
+async def test_scores_without_memory_are_computed_again(make_lab, monkeypatch):
+    """An allocation that fails when log-probabilities are taken costs a pass and changes none."""
+    large, small = make_lab(), make_lab()
+    choices = ["yes", " because of the user", "no answer"]
+    expected = await (await large.session(STORY)).score(choices, empty_context=True)
+    softmax = torch.log_softmax
+    failing = iter([True, False, True, False, True, False])
+
+    def log_softmax(*given, **named):
+        if next(failing, False):
+            exhaust()
+        return softmax(*given, **named)
+
+    monkeypatch.setattr("phloem.runtime.engine.scoring.torch.log_softmax", log_softmax)
+    found = await (await small.session(STORY)).score(choices, empty_context=True)
+    assert counts(small)[0] >= 3
+    for a, b in zip(found.choices, expected.choices, strict=True):
+        assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
+
+
+async def test_a_draw_that_never_finds_memory_ends_its_step_and_not_the_engine(
+    make_lab, monkeypatch
+):
+    """Alone and still without memory, a step is OutOfMemory; the engine and the session go on."""
     lab = make_lab()
     session = await lab.session(STORY)
     with monkeypatch.context() as patched:
-        patched.setattr("phloem.runtime.engine.completion.sample", lambda *args: exhaust())
-        with pytest.raises(OutOfMemory, match="no memory left"):
+        patched.setattr(completion, "sample", lambda *args: exhaust())
+        with pytest.raises(OutOfMemory, match="no memory"):
             await lab.say(session)
     assert (await lab.say(session)).usage.generated == 8
 

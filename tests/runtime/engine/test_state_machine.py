@@ -18,6 +18,7 @@ from phloem.errors import Cancelled, DeadlineExceeded, OutOfMemory
 from phloem.grammar.compiler import GrammarCompiler
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import SamplingParams, Special, Text
+from phloem.runtime.engine import completion
 from phloem.runtime.engine.audit import audit
 from phloem.runtime.engine.constrained import Constrained
 from phloem.runtime.engine.forecast import Interest
@@ -240,6 +241,23 @@ class Sessions(RuleBasedStateMachine):
         decoder, self.state.decoder = self.state.decoder, Starved(MODEL.decoder, times)
         step(self.state)
         self.state.decoder = decoder
+        self.read()
+
+    @rule(times=st.integers(1, 6))
+    def find_no_memory_for_a_draw(self, times):
+        """Draws that torch has no memory for are made again, from rows computed again."""
+        original = completion.sample
+
+        def sample(*given):
+            nonlocal times
+            times -= 1
+            return original(*given) if times < 0 else torch.empty(1 << 60, dtype=torch.uint8)
+
+        completion.sample = sample
+        try:
+            step(self.state)
+        finally:
+            completion.sample = original
         self.read()
 
     def read(self, expected=EXPECTED):
