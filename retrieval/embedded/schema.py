@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 TEXT_FIELDS = ("text", "title")
+TITLED = "\0\0title"
+"""The fact of every document that has a title: no field of metadata begins like this."""
 NO_ROW = 2**63 - 1
 """The row number of a document without a vector."""
 
@@ -86,6 +88,7 @@ def stored_document(doc: Document, row: int) -> tantivy.Document:
     stored.add_text("text", doc.text)
     if doc.title is not None:
         stored.add_text("title", doc.title)
+        stored.add_text("facts", TITLED)
     for fact in facts_of(doc.meta):
         stored.add_text("facts", fact)
     stored.add_text("fingerprint", fingerprint(doc))

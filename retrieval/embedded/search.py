@@ -10,6 +10,7 @@ keeps, and (1 + cosine) / 2 for vectors.
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -22,13 +23,14 @@ from phloem.retrieval.documents import plain_text
 from phloem.retrieval.embed.protocol import Matrix, check_dims
 from phloem.retrieval.embedded.facts import exact_term, filter_query, has_term
 from phloem.retrieval.embedded.reader import Snapshot
-from phloem.retrieval.embedded.schema import TEXT_FIELDS, to_hit, words
+from phloem.retrieval.embedded.schema import TEXT_FIELDS, TITLED, to_hit, words
 from phloem.retrieval.filters import Filter, fields_of, parse_filter
 from phloem.retrieval.pipeline import TIE_BREAKER, boosted_fields, fuse, window
 
 __all__ = ["find"]
 
-_BM25_SCALE = 1 / 2.2
+_K1, _B = 1.2, 0.75
+_BM25_SCALE = 1 / (_K1 + 1)
 _FRAGMENT_CHARS = 150
 
 
@@ -89,10 +91,7 @@ def _text_query(snapshot: Snapshot, query: Query) -> tantivy.Query | None:
     per_field = []
     for name, boost in boosted_fields(query.fields):
         if name in TEXT_FIELDS:
-            clauses = [
-                (tantivy.Occur.Should, tantivy.Query.term_query(snapshot.schema, name, term))
-                for term in terms
-            ]
+            clauses = [(tantivy.Occur.Should, _term_query(snapshot, name, term)) for term in terms]
             if not clauses:
                 continue
             matched = tantivy.Query.boolean_query(clauses)
@@ -106,6 +105,28 @@ def _text_query(snapshot: Snapshot, query: Query) -> tantivy.Query | None:
     if len(per_field) == 1:
         return per_field[0]
     return tantivy.Query.disjunction_max_query(per_field, TIE_BREAKER)
+
+
+def _term_query(snapshot: Snapshot, field: str, term: str) -> tantivy.Query:
+    """One word of a field, weighed as servers weigh it.
+
+    They count only documents that have the field, tantivy counts all of them: for titles, which may
+    be missing, BM25's document frequency is corrected by word, its length norm for a title of
+    average length.
+    """
+    query = tantivy.Query.term_query(snapshot.schema, field, term)
+    everything = snapshot.searcher.num_docs
+    having = snapshot.searcher.doc_freq("facts", TITLED) if field == "title" else everything
+    if not 0 < having < everything:
+        return query
+    holding = min(snapshot.searcher.doc_freq(field, term), having)
+    rarity = _idf(having, holding) / _idf(everything, holding)
+    norm = (1 + _K1 * (1 - _B + _B * everything / having)) / (1 + _K1)
+    return tantivy.Query.boost_query(query, rarity * norm)
+
+
+def _idf(documents: int, holding: int) -> float:
+    return math.log(1 + (documents - holding + 0.5) / (holding + 0.5))
 
 
 def _fragments(snippet: tantivy.Snippet) -> tuple[str, ...]:
@@ -178,7 +199,8 @@ def _check_fields(snapshot: Snapshot, query: Query, wanted: Filter | None) -> No
         named |= {name for name, _ in boosted_fields(query.fields)} - set(TEXT_FIELDS)
     for field in sorted(named):
         if not snapshot.searcher.doc_freq("facts", has_term(field)):
-            known = [term[1:] for term, _ in snapshot.searcher.terms_with_prefix("facts", "\0")]
+            facts = snapshot.searcher.terms_with_prefix("facts", "\0")
+            known = [term[1:] for term, _ in facts if term != TITLED]
             raise FieldNotFound(
                 f"index {snapshot.name!r} has no field {field!r}",
                 hint=f"fields that it has: {', '.join(['text', 'title', *known[:20]])}",

@@ -40,10 +40,11 @@ async def both(
         await store.aclose()
 
 
+@pytest.mark.parametrize("queries", [10, pytest.param(50, marks=pytest.mark.slow)])
 async def test_rankings_agree_on_a_thousand_documents(
-    both: tuple[EmbeddedIndex, ElasticsearchRetriever], index: str
+    both: tuple[EmbeddedIndex, ElasticsearchRetriever], index: str, queries: int
 ) -> None:
-    """Over 25 queries the ten best overlap by 0.9 and more on average; on the text alone scores
+    """Over all queries the ten best overlap by 0.9 and more on average; on the text alone scores
     have a fixed ratio, 1 or 2.2 (servers before Lucene 8 keep BM25's constant factor k1 + 1)."""
     docs = corpus(1_000)
     for store in both:
@@ -51,7 +52,7 @@ async def test_rankings_agree_on_a_thousand_documents(
     rng = np.random.default_rng(3)
     overlaps: list[float] = []
     ratios: list[float] = []
-    for _ in range(25):
+    for _ in range(queries):
         words = docs[rng.integers(len(docs))].text.split()
         text = " ".join(rng.choice(words, min(len(words), int(rng.integers(2, 6)))))
         ours, theirs = [await store.search(Query(text, index=index, k=10)) for store in both]
@@ -61,5 +62,5 @@ async def test_rankings_agree_on_a_thousand_documents(
         scores = {hit.id: hit.score for hit in theirs}
         ratios += [scores[hit.id] / hit.score for hit in ours if hit.id in scores]
     assert np.mean(overlaps) >= 0.9
-    assert len(ratios) > 200
+    assert len(ratios) > 8 * queries
     np.testing.assert_allclose(ratios, 1.0 if np.mean(ratios) < 1.5 else 2.2, rtol=1e-3)

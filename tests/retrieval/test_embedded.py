@@ -45,7 +45,7 @@ def start(code: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.slow)])
 async def test_kill_9_loses_nothing_acknowledged(tmp_path: Path, kills: int) -> None:
     """A writer is killed between and during commits: all it acknowledged is found, whole, and the
     next writer goes on at once."""
@@ -90,7 +90,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.slow)])
 async def test_kill_9_in_a_rebuild_leaves_one_whole_edition(tmp_path: Path, kills: int) -> None:
     """Whenever a rebuild dies, all documents are of one edition: the last acknowledged or the one
     after it."""

@@ -49,8 +49,16 @@ hits = asyncio.run_coroutine_threadsafe(store.search(Query('x')), loop).result()
 """
 
 
-@pytest.mark.parametrize("how", [OWN_LOOP, THREAD_S_LOOP], ids=["own-loop", "thread-s-loop"])
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        ("elasticsearch", OWN_LOOP),
+        ("opensearch", THREAD_S_LOOP),
+        pytest.param("elasticsearch", THREAD_S_LOOP, marks=pytest.mark.slow),
+        pytest.param("opensearch", OWN_LOOP, marks=pytest.mark.slow),
+    ],
+    ids=["elasticsearch-own", "opensearch-thread", "elasticsearch-thread", "opensearch-own"],
+)
 def test_a_process_ends_quietly_with_a_store_open(
     scripted: Any, es: Any, kind: str, how: str
 ) -> None:
