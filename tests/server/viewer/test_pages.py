@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,10 @@ from sqlalchemy import insert
 from starlette.testclient import TestClient
 
 import phloem as ph
+from phloem.programs import registry
 from phloem.programs.testing import ScriptedBackend
+from phloem.retrieval.base import Document
+from phloem.retrieval.testing import FakeRetriever
 from phloem.server.http.keys import hash_key
 from phloem.server.journal.schema import runs
 from phloem.server.journal.store import Store
@@ -249,3 +254,32 @@ def test_keys_hold_for_traces(tmp_path: Path) -> None:
         for path in paths[1:]:
             assert server.client.get(f"/traces/{path}", headers=mine).status_code == 200
             assert server.client.get(f"/traces/{path}", headers=other).status_code == 404
+
+
+@ph.function
+def asks(s: ph.State, topic: str) -> str:
+    docs = ph.retrieve("docs", topic, k=2)
+    s += docs[0].text + ": " + ph.gen("said")
+    return s["said"]
+
+
+def test_hits_as_the_page_shows_them_can_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JSON in a retrieval's form, changed and sent back, is what the new run works with."""
+    retriever = FakeRetriever([Document("a", "old words of the sea")])
+    monkeypatch.setitem(registry._made, "retriever", retriever)
+    backend = ScriptedBackend(lambda prompt, *_: prompt[:9])
+    with serving(backend, [asks]) as server:
+        run = server.run("asks", args={"topic": "sea"}).json()
+        assert run["value"] == "old words"
+        panel = server.client.get(f"/traces/runs/{run['id']}/panels/steps/0").text
+        form = re.search(r'data-seq="(\d+)".*?<textarea[^>]*>(.*?)</textarea>', panel, re.DOTALL)
+        assert form is not None
+        hits = json.loads(unescape(form[2]))
+        hits[0]["text"] = "new words"
+        body = {"path": "", "seq": int(form[1]), "set": hits}
+        fresh = server.client.post(f"/v1/runs/{run['id']}/rewind", json=body).json()["id"]
+        assert server.settled(fresh)["value"] == "new words"
+        page = server.client.get(f"/traces/compare?old={run['id']}&new={fresh}").text
+        assert re.search(r'<mark class="gone">\s*old</mark>', page)
+        assert re.search(r'<mark class="came">\s*new</mark>', page)
+        assert "Compare with the run" in server.client.get(f"/traces/runs/{fresh}").text
