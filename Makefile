@@ -71,8 +71,19 @@ bench: model  ## programs on phloem and on the other engines found (docs/benchma
 bench-all: model  ## the same with every shape of program, until all is measured
 	$(BIN)/python benchmarks/programs.py --all
 
+# For a machine without a network: what phloem needs beside torch, transformers and safetensors.
+gpu-wheels: $(INSTALLED)  ## wheels for benchmarks/gpu_check.sh, for Python 3.12, in build/gpu-wheels
+	@rm -rf build/gpu-wheels
+	@names=$$(sed -n '/^#   elasticsearch/,/^#   iniconfig/p' benchmarks/gpu_check.sh | tr -d '#'); \
+	for name in $$names; do grep -i "^$$name==" constraints.txt || echo $$name; done > build/.wheels
+	$(BIN)/pip download --quiet --no-deps --only-binary :all: --python-version 3.12 \
+		$(foreach n,17 24 27 28 31 34,--platform manylinux_2_$(n)_x86_64) \
+		--platform manylinux2014_x86_64 --platform any --abi cp312 --abi abi3 --abi none \
+		--dest build/gpu-wheels -r build/.wheels
+	@du -sh build/gpu-wheels
+
 clean:  ## remove builds and caches; .venv and downloaded models stay
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-.PHONY: help install model demo test test-all lint types layers docs bench pictures clean
+.PHONY: help install model demo test test-all lint types layers docs bench gpu-wheels pictures clean
