@@ -1,15 +1,15 @@
 """What a decoder looks like, in numbers: `DecoderConfig`, read from Hugging Face or GGUF metadata.
 
 What lives here: the frozen configuration of the Llama family (Llama, SmolLM2, Mistral, Qwen2,
-Qwen3) and the two readers. What does not: weights (`weights.py`, `gguf.py`) and arithmetic
-(`llama.py`). A model that needs arithmetic we don't have is refused here, by name, before any
-weight is read.
+Qwen3) and of Gemma 3, and the two readers. What does not: weights (`weights.py`, `gguf.py`) and
+arithmetic (`llama.py`, `gemma.py`). A model that needs arithmetic we don't have is refused here,
+by name, before any weight is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from phloem.errors import ModelError
@@ -21,11 +21,20 @@ FAMILIES = {
     "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "Gemma3ForCausalLM": "gemma3",
 }
 SIZES = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
 )  # fmt: skip
-GGUF_FAMILIES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+GGUF_FAMILIES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3"}
+GEMMA_DEFAULTS = {
+    "hidden_act": "gelu_pytorch_tanh", "head_dim": 256, "max_position_embeddings": 131_072,
+    "sliding_window": 4096, "tie_word_embeddings": True, "num_key_value_heads": 4,
+}  # fmt: skip
+"""What a Gemma 3 `config.json` means where it says nothing."""
+
+GEMMA_PATTERN = 6
+"""Every sixth layer of Gemma 3 sees all tokens, where the configuration says nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +77,27 @@ class DecoderConfig:
     """Normalise each query and key head before rotation (Qwen3)."""
     window: int | None = None
     """Sliding window in tokens: a row sees at most this many, itself included (Mistral)."""
+    layer_windows: tuple[int | None, ...] = ()
+    """Each layer's own window (Gemma 3); layers with one rotate by `local_rope_theta`, unscaled."""
+    local_rope_theta: float = 10_000.0
+    query_scale: float = 1.0
+    """Queries are multiplied by it, beside 1 / sqrt(head_dim) (Gemma 3)."""
 
 
 def config_from_huggingface(data: Mapping[str, Any]) -> DecoderConfig:
     """Read the content of a `config.json`.
 
-    Raises `ModelError` for an architecture or an option outside the Llama family.
+    Raises `ModelError` for an architecture or an option that we lack.
     """
     family = _family(data)
+    if family == "gemma3":
+        return _gemma3(data)
     if data.get("hidden_act", "silu") != "silu":
         raise _unsupported(f"activation {data['hidden_act']!r}")
+    return _common(data, family)
+
+
+def _common(data: Mapping[str, Any], family: str) -> DecoderConfig:
     for key in SIZES:
         if key not in data:
             raise ModelError(f"config.json lacks {key!r}", hint="take the model's own config.json")
@@ -96,9 +116,43 @@ def config_from_huggingface(data: Mapping[str, Any]) -> DecoderConfig:
         rope_theta=float(_rope(data).get("rope_theta") or data.get("rope_theta") or 10_000.0),
         rope_scaling=_scaling(_rope(data), int(data.get("max_position_embeddings", 2048))),
         tied_head=bool(data.get("tie_word_embeddings", False)),
-        qk_norm=family == "qwen3",
-        window=_window(data, family),
+        qk_norm=family in {"qwen3", "gemma3"},
+        window=None if family == "gemma3" else _window(data, family),
     )
+
+
+def _gemma3(data: Mapping[str, Any]) -> DecoderConfig:
+    data = {**GEMMA_DEFAULTS, "hidden_act": data.get("hidden_activation"), **data}
+    for option in (
+        "attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention",
+        "attention_bias",
+    ):  # fmt: skip
+        if data.get(option):
+            raise _unsupported(f"{option} {data[option]!r}")
+    if data["hidden_act"] not in {None, GEMMA_DEFAULTS["hidden_act"]}:
+        raise _unsupported(f"activation {data['hidden_act']!r}")
+    rope = data.get("rope_parameters") or {}
+    full = rope.get("full_attention") or {
+        "rope_theta": data.get("rope_theta", 1e6), **(data.get("rope_scaling") or {}),
+    }  # fmt: skip
+    local = rope.get("sliding_attention") or {}
+    common = _common({**data, "rope_parameters": full}, "gemma3")
+    pattern = int(data.get("sliding_window_pattern") or GEMMA_PATTERN)
+    kinds = data.get("layer_types")
+    windows = _windows(common.layers, pattern, int(data["sliding_window"]))
+    if kinds is not None:
+        window = int(data["sliding_window"])
+        windows = tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    return replace(
+        common,
+        layer_windows=windows,
+        local_rope_theta=float(local.get("rope_theta") or data.get("rope_local_base_freq") or 1e4),
+        query_scale=(common.head_dim / float(data.get("query_pre_attn_scalar", 256))) ** 0.5,
+    )
+
+
+def _windows(layers: int, pattern: int, window: int) -> tuple[int | None, ...]:
+    return tuple(None if (i + 1) % pattern == 0 else window for i in range(layers))
 
 
 def config_from_gguf(meta: Mapping[str, Any], tensor_names: frozenset[str]) -> DecoderConfig:
@@ -118,6 +172,8 @@ def config_from_gguf(meta: Mapping[str, Any], tensor_names: frozenset[str]) -> D
         return int(meta[f"{arch}.{key}"])
 
     heads, hidden = need("attention.head_count"), need("embedding_length")
+    gemma = arch == "gemma3"
+    window = get("attention.sliding_window")
     return DecoderConfig(
         family=GGUF_FAMILIES[arch],
         vocab_size=len(meta.get("tokenizer.ggml.tokens", [])),
@@ -132,8 +188,9 @@ def config_from_gguf(meta: Mapping[str, Any], tensor_names: frozenset[str]) -> D
         rope_theta=float(get("rope.freq_base", 10_000.0)),
         rope_scaling=_gguf_scaling(get, "rope_freqs.weight" in tensor_names),
         tied_head="output.weight" not in tensor_names,
-        qk_norm=arch == "qwen3",
-        window=get("attention.sliding_window"),
+        qk_norm=arch in {"qwen3", "gemma3"},
+        window=None if gemma else window,
+        layer_windows=_windows(need("block_count"), GEMMA_PATTERN, window) if gemma else (),
     )
 
 
@@ -199,6 +256,7 @@ def _window(data: Mapping[str, Any], family: str) -> int | None:
 def _unsupported(what: str) -> ModelError:
     return ModelError(
         f"the embedded engine can't run this model: {what}",
-        hint="it runs Llama, SmolLM2, Mistral, Qwen2 and Qwen3; for any other architecture "
-        "serve the model with SGLang and use the SGLang backend (phloem.runtime.sglang)",
+        hint="it runs Llama, SmolLM2, Mistral, Qwen2, Qwen3 and Gemma 3; for any other "
+        "architecture serve the model with SGLang and use the SGLang backend "
+        "(phloem.runtime.sglang)",
     )

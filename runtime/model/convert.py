@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from phloem.runtime.model.config import DecoderConfig
+from phloem.runtime.model.gemma import Gemma3Decoder
 from phloem.runtime.model.linear import Blocks4, Dense, Int4, Int8, Linear
 from phloem.runtime.model.llama import LayerWeights, LlamaDecoder
 from phloem.runtime.model.weights import Weights
@@ -37,13 +38,14 @@ class _Converter:
     def __init__(self, weights: Weights, held: Held) -> None:
         self._weights = weights
         self._held = held
+        self._gemma = weights.config.family == "gemma3"
         self._dtype = torch.float32 if held == "float32" else torch.bfloat16
         self._out: Tensors = {}
 
     def convert(self) -> Tensors:
         config = self._weights.config
         self._copy("embedding", "model.embed_tokens.weight")
-        self._copy("final_norm", "model.norm.weight")
+        self._norm("final_norm", "model.norm.weight")
         if not config.tied_head:
             self._dense("head", ["lm_head"])
         if "rope_freqs.weight" in self._weights:
@@ -54,15 +56,26 @@ class _Converter:
 
     def _layer(self, to: str, at: str) -> None:
         attention, mlp = f"{at}.self_attn", f"{at}.mlp"
-        self._copy(f"{to}.attention_norm", f"{at}.input_layernorm.weight")
-        self._copy(f"{to}.mlp_norm", f"{at}.post_attention_layernorm.weight")
+        self._norm(f"{to}.attention_norm", f"{at}.input_layernorm.weight")
+        if self._gemma:
+            self._norm(f"{to}.attention_post_norm", f"{at}.post_attention_layernorm.weight")
+            self._norm(f"{to}.mlp_norm", f"{at}.pre_feedforward_layernorm.weight")
+            self._norm(f"{to}.mlp_post_norm", f"{at}.post_feedforward_layernorm.weight")
+        else:
+            self._norm(f"{to}.mlp_norm", f"{at}.post_attention_layernorm.weight")
         if self._weights.config.qk_norm:
-            self._copy(f"{to}.q_norm", f"{attention}.q_norm.weight")
-            self._copy(f"{to}.k_norm", f"{attention}.k_norm.weight")
+            self._norm(f"{to}.q_norm", f"{attention}.q_norm.weight")
+            self._norm(f"{to}.k_norm", f"{attention}.k_norm.weight")
         self._linear(f"{to}.qkv", [f"{attention}.{part}_proj" for part in "qkv"])
         self._linear(f"{to}.output", [f"{attention}.o_proj"])
         self._linear(f"{to}.gate_up", [f"{mlp}.gate_proj", f"{mlp}.up_proj"])
         self._linear(f"{to}.down", [f"{mlp}.down_proj"])
+
+    def _norm(self, to: str, name: str) -> None:
+        if self._gemma:  # its norms multiply by one more than the weight, in float32
+            self._out[to] = self._weights.tensor(name).float() + 1
+        else:
+            self._copy(to, name)
 
     def _copy(self, to: str, name: str) -> None:
         self._out[to] = self._weights.tensor(name).to(self._dtype)
@@ -123,10 +136,13 @@ def assemble(config: DecoderConfig, tensors: Tensors, device: torch.device) -> L
             down=linear(f"{at}.down"),
             q_norm=tensors.get(f"{at}.q_norm"),
             k_norm=tensors.get(f"{at}.k_norm"),
+            attention_post_norm=tensors.get(f"{at}.attention_post_norm"),
+            mlp_post_norm=tensors.get(f"{at}.mlp_post_norm"),
         )
 
     embedding = tensors["embedding"]
-    return LlamaDecoder(
+    kind = Gemma3Decoder if config.family == "gemma3" else LlamaDecoder
+    return kind(
         config,
         embedding,
         [layer(f"layers.{number}") for number in range(config.layers)],

@@ -1,8 +1,9 @@
 """The tokenizer inside a GGUF file, as the text of a Hugging Face `tokenizer.json`.
 
 What lives here: byte-level BPE vocabularies (GGUF's tokenizer model "gpt2") with the
-pre-tokenizers of the Llama family. What does not: sentencepiece vocabularies, which are
-refused (their safetensors folder carries a `tokenizer.json`).
+pre-tokenizers of the Llama family. What does not: sentencepiece vocabularies as Gemma's
+(`gguf_sentencepiece.py`); those that put a space before every text are refused (their safetensors
+folder carries a `tokenizer.json`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from phloem.errors import ModelError
+from phloem.runtime.model.gguf_sentencepiece import sentencepiece_json
 from phloem.runtime.model.tokenizer import byte_alphabet
 
 __all__ = ["tokenizer_json_from_gguf"]
@@ -36,6 +38,10 @@ WHOLE_PIECES = {"llama-bpe", "llama3", "tekken"}
 
 def tokenizer_json_from_gguf(meta: Mapping[str, Any]) -> str:
     """Build it from the file's metadata. Raises `ModelError` for a kind it doesn't know."""
+    if meta.get("tokenizer.ggml.model") == "llama":
+        if meta.get("tokenizer.ggml.add_space_prefix", True):
+            raise _unknown("a sentencepiece vocabulary that puts a space before every text")
+        return sentencepiece_json(meta)
     if meta.get("tokenizer.ggml.model") != "gpt2":
         raise _unknown(f"tokenizer model {meta.get('tokenizer.ggml.model')!r}")
     pre = str(meta.get("tokenizer.ggml.pre", "default"))

@@ -24,7 +24,10 @@ __all__ = ["LayerWeights", "LlamaDecoder"]
 
 @dataclass(slots=True)
 class LayerWeights:
-    """One layer. `qkv` and `gate_up` are fused: their outputs lie one after the other."""
+    """One layer. `qkv` and `gate_up` are fused: their outputs lie one after the other.
+
+    The norms after attention and MLP are Gemma's.
+    """
 
     attention_norm: torch.Tensor
     qkv: Linear
@@ -34,6 +37,8 @@ class LayerWeights:
     down: Linear
     q_norm: torch.Tensor | None = None
     k_norm: torch.Tensor | None = None
+    attention_post_norm: torch.Tensor | None = None
+    mlp_post_norm: torch.Tensor | None = None
 
 
 class LlamaDecoder:

@@ -105,7 +105,8 @@ def _open_folder(folder: Path) -> _Source:
 
 def _decoder(config: DecoderConfig, tensors: Tensors, device: torch.device) -> Decoder:
     """In compiled code where that can be, else in torch."""
-    native = native_decoder(config, tensors) if device.type == "cpu" else None
+    compiled = device.type == "cpu" and config.family != "gemma3"
+    native = native_decoder(config, tensors) if compiled else None
     return native or assemble(config, tensors, device)
 
 

@@ -8,6 +8,7 @@ library), and how a decoder holds the tensors (`convert.py`).
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -79,6 +80,13 @@ class SafetensorsWeights:
         return None
 
 
+GEMMA_NAMES = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+"""Where Gemma 3's spelling differs: a layer has four norms."""
+
 GGUF_NAMES = {
     "rope_freqs": "rope_freqs",
     "model.embed_tokens": "token_embd",
@@ -106,17 +114,20 @@ class GgufWeights:
         self.config = config_from_gguf(file.meta, frozenset(file.tensors))
 
     def __contains__(self, name: str) -> bool:
-        return gguf_name(name) in self.file.tensors
+        return self._stored(name) in self.file.tensors
 
     def tensor(self, name: str) -> torch.Tensor:
         """The tensor in float32, rows in Hugging Face's order."""
         if name not in self:
             raise _missing(self.file.path, name)
-        return self._rows_in_order(name, self.file.floats(gguf_name(name)))
+        values = self._rows_in_order(name, self.file.floats(self._stored(name)))
+        if self.config.family == "gemma3" and name.endswith("norm.weight"):
+            return values - 1  # converters add the one that Hugging Face's Gemma adds as it runs
+        return values
 
     def blocks4(self, name: str) -> Blocks4 | None:
         """The matrix as 4-bit blocks if it is stored as Q4_0 or Q4_1."""
-        stored = self.file.tensors.get(gguf_name(name))
+        stored = self.file.tensors.get(self._stored(name))
         if stored is None or stored.kind not in {Q4_0, Q4_1}:
             return None
         outputs, inputs = stored.shape
@@ -127,6 +138,9 @@ class GgufWeights:
             self._rows_in_order(name, torch.from_numpy(scale).view(groups)),
             self._rows_in_order(name, torch.from_numpy(minimum).view(groups)),
         )
+
+    def _stored(self, name: str) -> str:
+        return gguf_name(name, GEMMA_NAMES if self.config.family == "gemma3" else {})
 
     def _rows_in_order(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Undo the row order of Q and K in files of architecture "llama".
@@ -142,14 +156,14 @@ class GgufWeights:
         return values
 
 
-def gguf_name(name: str) -> str:
-    """Hugging Face's tensor name in GGUF's spelling."""
+def gguf_name(name: str, special: Mapping[str, str]) -> str:
+    """Hugging Face's tensor name in GGUF's spelling, where `special` has none of its own."""
     stem, _, kind = name.rpartition(".")
     layer = ""
     if stem.startswith("model.layers."):
         number, _, stem = stem.removeprefix("model.layers.").partition(".")
         layer = f"blk.{number}."
-    return f"{layer}{GGUF_NAMES[stem]}.{kind}"
+    return f"{layer}{special.get(stem) or GGUF_NAMES[stem]}.{kind}"
 
 
 def read_json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:

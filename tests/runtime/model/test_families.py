@@ -35,6 +35,7 @@ YARN = {
     "factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+GEMMA = {"num_hidden_layers": 7, "head_dim": 16, "sliding_window": 16}
 VARIANTS = {
     "llama": ("Llama", {}),
     "llama-untied": ("Llama", {"tie_word_embeddings": False}),
@@ -53,6 +54,23 @@ VARIANTS = {
     "qwen2": ("Qwen2", {}),
     "qwen2-tied": ("Qwen2", {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3", {"head_dim": 16}),
+    "gemma3": ("Gemma3", {**GEMMA, "query_pre_attn_scalar": 24}),
+    "gemma3-scaled": (
+        "Gemma3",
+        {
+            **GEMMA,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 1e5, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            },
+            "layer_types": ["full_attention", *["sliding_attention"] * 5, "full_attention"],
+        },
+    ),
+    "qwen3-window": (
+        "Qwen3",
+        {"head_dim": 16, "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 0},
+    ),
+    "llama-multi-query": ("Llama", {"num_key_value_heads": 1}),
     "qwen3-tied": ("Qwen3", {"head_dim": 8, "tie_word_embeddings": True, "attention_bias": True}),
 }
 
@@ -63,7 +81,8 @@ def test_logits_equal_transformers(variant, tmp_path, pages):
     """Each family and option gives the logits that transformers gives for the same weights."""
     torch.manual_seed(0)
     family, options = VARIANTS[variant]
-    config = getattr(transformers, f"{family}Config")(**{**SIZES, **options})
+    made = getattr(transformers, f"{family}{'Text' * (family == 'Gemma3')}Config")
+    config = made(**{**SIZES, **options})
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     for name, parameter in model.named_parameters():
         if "norm" in name or "bias" in name:  # transformers leaves them at one and zero
@@ -83,6 +102,8 @@ def test_logits_equal_transformers(variant, tmp_path, pages):
     [
         ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
         ({"architectures": ["MixtralForCausalLM"]}, "MixtralForCausalLM"),
+        ({"architectures": ["Gemma2ForCausalLM"]}, "Gemma2ForCausalLM"),
+        ({"architectures": ["Gemma3ForCausalLM"], "final_logit_softcapping": 30.0}, "softcapping"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "longrope"),
         ({"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]}, "window"),
