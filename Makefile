@@ -74,7 +74,7 @@ bench-all: model  ## the same with every shape of program, until all is measured
 # For a machine without a network: what phloem needs beside torch, transformers and safetensors.
 gpu-wheels: $(INSTALLED)  ## wheels for benchmarks/gpu_check.sh, for Python 3.12, in build/gpu-wheels
 	@rm -rf build/gpu-wheels
-	@names=$$(sed -n '/^#   elasticsearch/,/^#   iniconfig/p' benchmarks/gpu_check.sh | tr -d '#'); \
+	@names=$$(sed -n '/^#   elasticsearch/,/^#   six/p' benchmarks/gpu_check.sh | tr -d '#'); \
 	for name in $$names; do grep -i "^$$name==" constraints.txt || echo $$name; done > build/.wheels
 	$(BIN)/pip download --quiet --no-deps --only-binary :all: --python-version 3.12 \
 		$(foreach n,17 24 27 28 31 34,--platform manylinux_2_$(n)_x86_64) \

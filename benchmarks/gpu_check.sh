@@ -13,7 +13,8 @@
 #   opentelemetry-api importlib-metadata zipp prometheus-client pydantic pydantic-core
 #   pydantic-settings python-dotenv annotated-types rich markdown-it-py mdurl pygments sqlalchemy
 #   structlog tantivy typer shellingham click uvicorn uvloop regex pytest pytest-asyncio pluggy
-#   iniconfig
+#   iniconfig idna certifi typing-extensions urllib3 python-dateutil
+#   six
 # Nothing is installed: they are unpacked into a temporary folder that stands first on the path.
 set -euo pipefail
 cd "$(dirname "$0")/.."
