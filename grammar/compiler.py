@@ -25,6 +25,7 @@ from llguidance import LLMatcher, LLParserLimits
 from phloem.errors import ConstraintError
 from phloem.grammar.checked import CheckedMatcher
 from phloem.grammar.engine import EngineTokenizer, byte_tokenizer
+from phloem.grammar.foresight import Foresight
 from phloem.grammar.lowering import lower, schema_model, with_prelude
 from phloem.grammar.matcher import EngineMatcher
 from phloem.grammar.schema.distinct import ENDERS, Tracker, needs_tracking
@@ -101,7 +102,8 @@ class GrammarCompiler:
         matcher = EngineMatcher(root, self.tokenizer, made.byte_root, made.prelude)
         if made.tracker is None:
             return matcher
-        return CheckedMatcher(matcher, self.tokenizer, made.tracker, made.prelude)
+        foresight = None if made.byte_root is None else Foresight(made.byte_root)
+        return CheckedMatcher(matcher, self.tokenizer, made.tracker, foresight, made.prelude)
 
     def portable(self, constraint: Constraint) -> str:
         """The whole constraint as Lark text for llguidance elsewhere, with this tokenizer.

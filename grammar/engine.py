@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from llguidance import LLTokenizer, TokenizerWrapper
 
 from phloem.errors import ConfigError
@@ -21,6 +22,8 @@ __all__ = ["BYTE_EOS", "EngineTokenizer", "byte_tokenizer"]
 
 BYTE_EOS = 256
 """The end-of-sequence id of the byte tokenizer; ids below it are the bytes themselves."""
+_LONGEST = 256
+"""Bytes; more than a token of any vocabulary has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +34,35 @@ class EngineTokenizer:
     vocab_size: int
     eos_ids: tuple[int, ...]
     special_ids: dict[str, int]
-    holders: dict[bytes, tuple[int, ...]] = field(default_factory=dict)
+    holders: dict[bytes, np.ndarray] = field(default_factory=dict)
     """Filled as `holding` is asked."""
+    spellings: dict[bytes, list[int]] = field(default_factory=dict)
+    """The ordinary tokens by what they say; filled when `beginning` is first asked."""
 
     @property
     def words(self) -> int:
         """int32 words in one mask: ceil(vocab_size / 32)."""
         return (self.vocab_size + 31) // 32
 
-    def holding(self, some: bytes) -> tuple[int, ...]:
-        """The ids of the tokens that hold any of these bytes; found once, then remembered."""
+    def holding(self, some: bytes) -> np.ndarray:
+        """The tokens that hold any of these bytes, as a mask of uint32 words; made once."""
         if some not in self.holders:
-            self.holders[some] = tuple(
-                token
-                for token in range(self.ll.vocab_size)
-                if len(data := bytes(self.ll.decode_bytes([token])))
-                > len(data.translate(None, some))
-            )
+            held = np.zeros(32 * self.words, dtype=np.bool_)
+            for token in range(self.ll.vocab_size):
+                data = bytes(self.ll.decode_bytes([token]))
+                held[token] = len(data) > len(data.translate(None, some))
+            self.holders[some] = np.packbits(held, bitorder="little").view(np.uint32)
         return self.holders[some]
+
+    def beginning(self, text: bytes) -> list[int]:
+        """The ids of the ordinary tokens that `text` begins with, shortest first."""
+        if not self.spellings:
+            for token in range(self.ll.vocab_size):
+                if not self.ll.is_special_token(token):
+                    data = bytes(self.ll.decode_bytes([token]))
+                    self.spellings.setdefault(data, []).append(token)
+        sizes = range(1, min(len(text), _LONGEST) + 1)
+        return [token for size in sizes for token in self.spellings.get(text[:size], ())]
 
     @classmethod
     def from_json(

@@ -23,9 +23,9 @@ __all__ = ["ENDERS", "Tracker", "finite_items", "needs_tracking"]
 
 _MAX_FINITE = 60
 _SPACE = b" \t\n\r"
-_QUOTE, _BRACKETS, _QUOTE_BRACKETS, _ANY_END = b'"', b"]}", b'"]}', b'",]}' + _SPACE
-ENDERS = (_QUOTE, _BRACKETS, _QUOTE_BRACKETS, _ANY_END)
-"""What `Tracker.enders` may answer, besides nothing."""
+_QUOTE, _COMMA, _BRACKETS, _ANY_END = b'"', b",", b"]}", b'",]}' + _SPACE
+ENDERS = (_QUOTE, _COMMA, _BRACKETS, _ANY_END)
+"""What `Tracker.enders` may name."""
 
 
 def finite_items(model: Model, kind: Arrays) -> list[str] | None:
@@ -60,7 +60,7 @@ class Frame(NamedTuple):
     states: frozenset[State]
     distinct: bool
     seen: frozenset[str] = frozenset()
-    texts: tuple[str, ...] = ()
+    texts: tuple[bytes, ...] = ()
     place: int = 0
     start: int = 0
     name: str = ""
@@ -92,21 +92,49 @@ class Tracker:
         """Read more text, which the grammar allows. False if something repeats in it."""
         return all(map(self._byte, data))
 
-    def enders(self) -> bytes:
-        """Bytes that may end something that must not repeat; empty if nothing can repeat now."""
+    def enders(self) -> tuple[bytes, ...]:
+        """What a token must hold to end something that must not repeat: a byte of each of these.
+
+        Empty if nothing can repeat now.
+        """
         risky = [frame for frame in self._stack if frame.distinct and frame.seen]
         if not risky:
-            return b""
+            return ()
         frame = risky[-1]
         if frame is not self._stack[-1]:
-            return _BRACKETS
-        if not frame.is_array:
-            return _QUOTE_BRACKETS if any(outer.is_array for outer in risky) else _QUOTE
-        if self._mode in {"string", "string escape"}:
-            # In a tracked grammar every string has one spelling, so its beginning tells.
-            part = self._text[frame.start :].decode(errors="ignore")
-            return _QUOTE if any(text.startswith(part) for text in frame.texts) else b""
-        return _ANY_END
+            return (_BRACKETS,)
+        if frame.is_array and self._mode in {"string", "string escape"}:
+            # In a tracked grammar every string has one spelling, so its beginning tells. A new
+            # string may end, but what comes after its comma may repeat.
+            part = self._text[frame.start :]
+            again = any(text.startswith(part) for text in frame.texts)
+            return (_QUOTE,) if again else (_QUOTE, _COMMA)
+        return (_ANY_END,)
+
+    def repetitions(self) -> list[bytes]:
+        """What would, from here, complete a repetition of an earlier item or name.
+
+        Where a new item or name is next, that is every earlier one. Empty if nothing that is
+        being written can become a repetition any more.
+        """
+        found: list[bytes] = []
+        for frame in self._stack:
+            begun = self._begun(frame) if frame.distinct and frame.seen else None
+            if begun is not None:
+                part = self._text[begun:]
+                found += [text[len(part) :] for text in frame.texts if text.startswith(part)]
+        return found
+
+    def _begun(self, frame: Frame) -> int | None:
+        """Where the item or name of a frame began that is being written; None if none is."""
+        top = frame is self._stack[-1]
+        if not top:
+            return frame.start if frame.is_array else None
+        if self._mode in {"after", "value" if frame.is_array else "name"}:
+            return len(self._text)
+        if frame.is_array:
+            return frame.start
+        return self._start if self._mode in {"key", "key escape"} else None
 
     def _byte(self, byte: int) -> bool:
         position = len(self._text)
@@ -182,13 +210,15 @@ class Tracker:
         return frozenset(found)
 
     def _end_key(self) -> bool:
-        name = json.loads(self._text[self._start :])
-        frame = self._stack[-1]
-        fresh = name not in frame.seen
-        seen = frame.seen | {name} if frame.distinct else frame.seen
-        self._stack[-1] = frame._replace(name=name, seen=seen)
+        text = bytes(self._text[self._start :])
+        name = json.loads(text)
+        frame = self._stack[-1]._replace(name=name)
+        fresh = name not in frame.seen or not frame.distinct
+        if frame.distinct:
+            frame = frame._replace(seen=frame.seen | {name}, texts=(*frame.texts, text))
+        self._stack[-1] = frame
         self._mode = "colon"
-        return fresh or not frame.distinct
+        return fresh
 
     def _end_value(self, end: int) -> bool:
         self._mode = "after"
@@ -197,7 +227,7 @@ class Tracker:
         frame = self._stack[-1]
         if not frame.distinct:
             return True
-        text = self._text[frame.start : end].decode()
+        text = bytes(self._text[frame.start : end])
         key = key_of(json.loads(text))
         self._stack[-1] = frame._replace(seen=frame.seen | {key}, texts=(*frame.texts, text))
         return key not in frame.seen

@@ -146,6 +146,24 @@ def test_items_that_must_differ(compiler, build, draw):
         assert 3 <= len(set(items)) == len(items)
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "minItems": 3},
+        {"type": "array", "items": {"type": "string", "pattern": "^[ab]{0,2}$"}, "minItems": 7},
+        {"type": "array", "items": {"type": "array", "items": {"enum": [0, 1]}, "maxItems": 2},
+         "minItems": 7},
+        {"type": "array", "items": {"type": "string", "pattern": "^a?b?$"}, "minItems": 4,
+         "maxItems": 4},
+    ],
+)  # fmt: skip
+def test_no_way_on_is_a_dead_end(compiler, build, draw, schema):
+    """A token is left out if only repetitions could follow: "0" after 0, the last value's start."""
+    for seed in range(8):
+        items = json.loads(draw(compiler, build(schema={**schema, "uniqueItems": True}), seed))
+        assert len({json.dumps(item) for item in items}) == len(items) >= schema["minItems"]
+
+
 def test_names_that_must_differ(compiler, build):
     """Where members are counted, the same name twice does not count twice."""
     constraint = build(schema={"type": "object", "minProperties": 2, "additionalProperties": {}})
