@@ -136,8 +136,7 @@ class CheckedMatcher:
 
     def closing(self, limit: int) -> list[int] | None:
         """See `spec.Matcher`."""
-        tokens = self._inner.closing(limit)
-        return None if tokens is None or not self._passes(tokens) else tokens
+        return self._inner.closing(limit, lambda way: self._tracker.copy().feed(way))
 
     def copy(self) -> CheckedMatcher:
         """See `spec.Matcher`."""

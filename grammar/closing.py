@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Callable
 
 from llguidance import LLMatcher
 
-__all__ = ["shortest_completion"]
+__all__ = ["Admits", "anything", "shortest_completion"]
 
 _BEST_FIRST_STATES = 150
 _GREEDY_STATES = 400
@@ -32,10 +33,20 @@ _STEP, _DEVIATION, _OPEN = 1, 4, 2
 _LIKELY = b'"}],:0{[1ntf-aA .@/T_Zx25'
 
 
-def shortest_completion(root: LLMatcher, text: bytes) -> bytes | None:
+Admits = Callable[[bytes], bool]
+"""Whether a way (bytes after the text) also fits what the grammar does not say."""
+
+
+def anything(_: bytes) -> bool:
+    """Admits every way."""
+    return True
+
+
+def shortest_completion(root: LLMatcher, text: bytes, admits: Admits = anything) -> bytes | None:
     """Bytes that complete `text` in the byte-level grammar `root`, or None if none was found.
 
     `root` is at its start and is not changed. An empty result means `text` is complete.
+    A way that `admits` refuses is not followed.
     """
     matcher = root.deep_copy()
     if not matcher.consume_tokens(list(text)):
@@ -43,13 +54,13 @@ def shortest_completion(root: LLMatcher, text: bytes) -> bytes | None:
     if matcher.is_accepting():
         return b""
     base = _scan((0, False), text)
-    found = _best_first(matcher.deep_copy(), base)
+    found = _best_first(matcher.deep_copy(), base, admits)
     if found is None:
-        found = _greedy(matcher.deep_copy())
-    return _by_level(matcher, base) if found is None else found
+        found = _greedy(matcher.deep_copy(), admits)
+    return _by_level(matcher, base, admits) if found is None else found
 
 
-def _best_first(matcher: LLMatcher, base: tuple[int, bool]) -> bytes | None:
+def _best_first(matcher: LLMatcher, base: tuple[int, bool], admits: Admits) -> bytes | None:
     order = itertools.count()
     heap = [(0, next(order), 0, b"")]
     here = b""
@@ -60,6 +71,8 @@ def _best_first(matcher: LLMatcher, base: tuple[int, bool]) -> bytes | None:
         here = path = _advance(matcher, here, path)
         if matcher.is_error():
             return None
+        if not admits(path):
+            continue
         if matcher.is_accepting():
             return path
         for rank, byte in enumerate(_candidates(matcher.compute_bitmask())):
@@ -70,11 +83,11 @@ def _best_first(matcher: LLMatcher, base: tuple[int, bool]) -> bytes | None:
     return None
 
 
-def _greedy(matcher: LLMatcher) -> bytes | None:
+def _greedy(matcher: LLMatcher, admits: Admits) -> bytes | None:
     path = b""
     for _ in range(_GREEDY_STATES):
         path = _advance(matcher, path, path)
-        if matcher.is_error():
+        if matcher.is_error() or not admits(path):
             return None
         if matcher.is_accepting():
             return path
@@ -86,7 +99,7 @@ def _greedy(matcher: LLMatcher) -> bytes | None:
     return None
 
 
-def _by_level(matcher: LLMatcher, base: tuple[int, bool]) -> bytes | None:
+def _by_level(matcher: LLMatcher, base: tuple[int, bool], admits: Admits) -> bytes | None:
     level = [b""]
     here = b""
     states = 0
@@ -96,6 +109,8 @@ def _by_level(matcher: LLMatcher, base: tuple[int, bool]) -> bytes | None:
             here = path = _advance(matcher, here, start)
             if matcher.is_error():
                 return None
+            if not admits(path):
+                continue
             if matcher.is_accepting():
                 return path
             mask = bytes(matcher.compute_bitmask())

@@ -13,7 +13,7 @@ from typing import Any
 from llguidance import LLMatcher
 
 from phloem.errors import ConstraintError
-from phloem.grammar.closing import shortest_completion
+from phloem.grammar.closing import Admits, anything, shortest_completion
 from phloem.grammar.engine import EngineTokenizer
 
 __all__ = ["EngineMatcher"]
@@ -99,8 +99,8 @@ class EngineMatcher:
         self._check("asking whether the text is finished")
         return self._ends > 0 or bool(self._ll.is_stopped())
 
-    def closing(self, limit: int) -> list[int] | None:
-        """See `spec.Matcher`."""
+    def closing(self, limit: int, admits: Admits = anything) -> list[int] | None:
+        """See `spec.Matcher`. Only ways that `admits` takes (as bytes of the grammar's text)."""
         if self.is_complete():
             return []
         if self._byte_root is None:
@@ -112,7 +112,7 @@ class EngineMatcher:
             before, found, text = text.partition(trigger)
             if not found:
                 lead, text = _missing(before, trigger), b""
-        rest = shortest_completion(self._byte_root, text)
+        rest = shortest_completion(self._byte_root, text, admits)
         if rest is None:
             return None
         tokens = self._encode_lead(lead) + list(self._tokenizer.ll.tokenize_bytes(rest))

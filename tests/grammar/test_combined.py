@@ -164,6 +164,18 @@ def test_no_way_on_is_a_dead_end(compiler, build, draw, schema):
         assert len({json.dumps(item) for item in items}) == len(items) >= schema["minItems"]
 
 
+def test_the_way_out_repeats_nothing(compiler, build):
+    """A set that is cut is closed with values that are not in it yet."""
+    schema = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 4}
+    matcher = compiler.matcher(build(schema={**schema, "uniqueItems": True}))
+    begun = list(compiler.tokenizer.ll.tokenize_str("[0,"))
+    for token in begun:
+        matcher.accept(token)
+    tokens = matcher.closing(20)
+    items = json.loads(compiler.tokenizer.ll.decode_str([*begun, *tokens]))
+    assert len(set(items)) == len(items) == 4
+
+
 def test_names_that_must_differ(compiler, build):
     """Where members are counted, the same name twice does not count twice."""
     constraint = build(schema={"type": "object", "minProperties": 2, "additionalProperties": {}})
