@@ -178,7 +178,7 @@ class EmbeddedBackend(Backend):
 
     def _transcript(self) -> Transcript:
         loaded = self._load()
-        return Transcript(loaded.model.tokenizer, loaded.start)
+        return Transcript(loaded.model.tokenizer, loaded.start, loaded.model.bos)
 
     def count(self, text: str) -> int:
         """See `Backend`."""

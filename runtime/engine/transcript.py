@@ -44,11 +44,13 @@ class Prompt:
 
 
 class Transcript:
-    """`start` is the token an empty session begins with when it must."""
+    """`start` is the token an empty session begins with when it must, `opening` one that every
+    session begins with, if the model wants that."""
 
-    def __init__(self, tokenizer: Tokenizer, start: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, start: int, opening: int | None = None) -> None:
         self._tokenizer = tokenizer
         self._start = start
+        self._opening = opening
         self._tokens: list[int] = []
         self._origins: Origins = []
         self._pending: list[Segment] = []
@@ -148,7 +150,7 @@ class Transcript:
 
     def copy(self) -> Transcript:
         """An independent transcript in the same state."""
-        twin = Transcript(self._tokenizer, self._start)
+        twin = Transcript(self._tokenizer, self._start, self._opening)
         twin._tokens = self._tokens
         twin._origins = self._origins
         twin._pending = list(self._pending)
@@ -178,7 +180,9 @@ class Transcript:
         self.append(snapshot.pending)
 
     def _settle_specials(self) -> None:
-        """Turn everything up to the last pending special into tokens."""
+        """Open the session, and turn everything up to the last pending special into tokens."""
+        if not self._tokens and self._opening is not None and not self._is_opened():
+            self._tokens = [self._opening]
         last = max((i for i, s in enumerate(self._pending) if isinstance(s, Special)), default=-1)
         if last < 0:
             return
@@ -196,6 +200,11 @@ class Transcript:
             tokens.append(self._special(segment))
             texts = []
         self._tokens, self._origins = tokens, origins
+
+    def _is_opened(self) -> bool:
+        """Whether whoever wrote the first segment has opened the session already."""
+        first = self._pending[0] if self._pending else None
+        return isinstance(first, Special) and self._special(first) == self._opening
 
     def _special(self, segment: Special) -> int:
         found = self._tokenizer.special_id(segment.token)

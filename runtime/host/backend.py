@@ -11,7 +11,6 @@ import asyncio
 import functools
 import itertools
 import logging
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -90,7 +89,7 @@ class HostedBackend(Backend):
         )
         self.supervisor.on_ready = self._pin_again
         self._lanes = itertools.count(1)
-        self._pins: OrderedDict[tuple[str, tuple[int, ...]], None] = OrderedDict()
+        self._pins: dict[tuple[str, tuple[int, ...]], None] = {}
 
     async def start(self) -> None:
         """Load the model now."""
@@ -164,7 +163,7 @@ class HostedBackend(Backend):
         tokens = transcript.prompt().tokens
         self._pins[namespace, tuple(tokens)] = None
         while len(self._pins) > _PINS:
-            self._pins.popitem(last=False)
+            self._pins.pop(next(iter(self._pins)))
         return (await self._done(Pin(tokens, namespace))).tokens
 
     async def prepare(self, constraints: Sequence[Constraint]) -> None:
@@ -175,7 +174,7 @@ class HostedBackend(Backend):
     async def flush_cache(self) -> None:
         """See `Backend`. Pins are given up too."""
         self._pins.clear()
-        if self.state != "new":
+        if "_known" in self.__dict__:
             await self._done(Flush())
 
     async def aclose(self) -> None:
@@ -191,6 +190,7 @@ class HostedBackend(Backend):
             eos_ids=ready.eos_ids,
             chat_format=ready.chat_format,
             chat_problem=ready.chat_problem,
+            bos=ready.bos,
         )
         return _Known(ready.capabilities, text)
 
@@ -206,7 +206,7 @@ class HostedBackend(Backend):
 
     def _transcript(self) -> Transcript:
         text = self._known.text
-        return Transcript(text.tokenizer, text.start)
+        return Transcript(text.tokenizer, text.start, text.bos)
 
     async def _done(self, work: Work) -> Computed:
         """Do work that belongs to no session."""

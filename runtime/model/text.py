@@ -51,6 +51,7 @@ def _from_gguf(path: Path, name: str) -> ModelText:
         [i for i in ids if i is not None],
         meta.get("tokenizer.chat_template"),
         "" if bos is None else meta["tokenizer.ggml.tokens"][bos],
+        opens=bool(meta.get("tokenizer.ggml.add_bos_token")),
     )
 
 
@@ -71,6 +72,7 @@ def _from_folder(folder: Path, name: str) -> ModelText:
         _ends(folder, settings, tokenizer),
         template.read_text() if template.exists() else settings.get("chat_template"),
         _spelling(settings.get("bos_token")),
+        opens=bool(settings.get("add_bos_token")),
     )
 
 
@@ -88,7 +90,13 @@ def _spelling(token: Any) -> str:
 
 
 def _text(
-    name: str, tokenizer: Tokenizer, ends: list[int], template: str | None, bos: str
+    name: str,
+    tokenizer: Tokenizer,
+    ends: list[int],
+    template: str | None,
+    bos: str,
+    *,
+    opens: bool,
 ) -> ModelText:
     chat, problem = _chat(name, tokenizer, template, bos)
     # What ends an assistant's message ends a generation, whatever the configuration says.
@@ -106,6 +114,7 @@ def _text(
         eos_ids=frozenset(ends),
         chat_format=chat,
         chat_problem=problem,
+        bos=tokenizer.special_id(bos) if opens and chat is None else None,
     )
 
 

@@ -17,13 +17,18 @@ __all__ = ["ModelText"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelText:
-    """A tokenizer, the ids that end a generation, and the chat format or why there is none."""
+    """A tokenizer, the ids that end a generation, and the chat format or why there is none.
+
+    `bos` is the token that every text begins with, for a model that needs one and has no chat
+    format to put it there.
+    """
 
     name: str
     tokenizer: Tokenizer
     eos_ids: frozenset[int]
     chat_format: ChatFormat | None
     chat_problem: str = "the model has no chat template"
+    bos: int | None = None
 
     @property
     def chat(self) -> ChatFormat:
@@ -43,4 +48,4 @@ class ModelText:
                 found = self.tokenizer.special_id(segment.token)
                 if found is not None:
                     return found
-        return min(self.eos_ids)
+        return min(self.eos_ids) if self.bos is None else self.bos

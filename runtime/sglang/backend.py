@@ -184,7 +184,7 @@ class RuntimeEndpoint(Backend):
 
     def _transcript(self) -> Transcript:
         text = self._connect().text
-        return Transcript(text.tokenizer, text.start)
+        return Transcript(text.tokenizer, text.start, text.bos)
 
     def _connect(self) -> _Connected:
         with self._lock:

@@ -37,6 +37,9 @@ def pull(name: str | None) -> None:
     """Fetch a model with a progress bar, and say where it is."""
     name = name or store.DEFAULT_MODEL
     typer.echo(f"{name}: {_fetch(name)}")
+    terms = store.terms(name)
+    if terms is not None:
+        typer.echo(f"its terms: {terms}")
 
 
 def list_models() -> None:

