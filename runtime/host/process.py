@@ -4,8 +4,7 @@ What lives here: `EngineProcess`: starting it, talking to it, ending it, its mem
 when to do so (`supervisor.py`), and the process itself (`child.py`).
 
 It is a fresh interpreter, never a fork: threads and CUDA do not survive one. It imports from the
-same places as this process. What it prints goes to this process's log, its last lines (those of a
-hard crash) are kept.
+same places as this process. What it prints (the trace of a hard crash) goes to this process's log.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,7 +27,8 @@ __all__ = ["EngineProcess"]
 
 log = logging.getLogger(__name__)
 
-_LAST_LINES = 20
+_END_S = 2.0
+"""How long a process that has hung up may take to end."""
 
 
 class EngineProcess:
@@ -54,7 +53,6 @@ class EngineProcess:
         self.started = self.answered = time.monotonic()
         """When it was started, and when it last answered a ping."""
         self._on_message, self._on_end = on_message, on_end
-        self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._channel: Channel[bytes] = Channel(ours, wire.frame_to_child)
         self._threads = [
             threading.Thread(target=work, name=f"phloem-host-{name}", daemon=True)
@@ -98,8 +96,12 @@ class EngineProcess:
         self.reap()
 
     def reap(self) -> str:
-        """After its end: let go of all that belonged to it. Says how it ended."""
-        code = self._process.wait()
+        """When it has hung up: let go of all that belonged to it. Says how it ended."""
+        try:
+            code = self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            code = self._process.wait()
         self._channel.close()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -110,10 +112,6 @@ class EngineProcess:
             except ValueError:
                 return f"was killed by signal {-code}"
         return f"ended with status {code}"
-
-    def last_lines(self) -> str:
-        """The last that it printed."""
-        return "\n".join(self._last_lines)
 
     def _read(self) -> None:
         try:
@@ -132,6 +130,4 @@ class EngineProcess:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                text = line.decode("utf-8", "replace").rstrip()
-                self._last_lines.append(text)
-                log.warning("engine process: %s", text)
+                log.warning("engine process: %s", line.decode("utf-8", "replace").rstrip())

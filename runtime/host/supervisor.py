@@ -181,7 +181,7 @@ class Supervisor:
         cause = f": {end.error.message}" if end.error is not None else ""
         return EngineRestarted(
             f"the engine process {end.how} and is being replaced{cause}",
-            hint="try again; no text that was received is lost",
+            hint="try again: the next one is on its way",
             reason=end.reason,
             retry_after_s=math.ceil(wait),
         )

@@ -165,12 +165,13 @@ class ChunkWriter:
             "created": int(time.time()),
             "model": model,
         }
-        self._before = json.dumps(self._shared, ensure_ascii=False)[:-1] + ', "choices": ['
+        shared = json.dumps(self._shared, ensure_ascii=False, separators=(",", ":"))
+        self._before = f'{shared[:-1]},"choices":['
 
     def text(self, index: int, text: str) -> bytes:
         """More text of a candidate."""
-        delta = f'{{"content": {json.dumps(text, ensure_ascii=False)}}}'
-        choice = f'{{"index": {index}, "delta": {delta}, "finish_reason": null}}'
+        delta = f'{{"content":{json.dumps(text, ensure_ascii=False)}}}'
+        choice = f'{{"index":{index},"delta":{delta},"finish_reason":null}}'
         return event(f"{self._before}{choice}]}}")
 
     def choice(self, choice: ChunkChoice) -> bytes:

@@ -270,7 +270,7 @@ class Cancelled(EngineError):
 
 
 class EngineRestarted(EngineError):
-    """The engine process died and was replaced; its sessions are gone."""
+    """The engine's process ended and is replaced; the step it was doing is lost, nothing else."""
 
     retryable = True
 
