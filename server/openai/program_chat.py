@@ -5,17 +5,17 @@ What does not: the run (`programs/manager.py`).
 
 The program must have either a parameter `messages`, which gets the conversation as dicts of
 role and content, or exactly one required parameter, which gets the last user message. The
-reply is the value it returns, as text or JSON. A streamed reply has the value in one piece
-when the run ends, because only then is it known; until then comment lines keep the stream
-alive. Sampling fields are defaults of the program's steps.
+reply is the value it returns, as text or JSON. Where that is the text of the program's last step
+(`final_steps.py`) a streamed reply has it as it comes. Any other value is known only when the run
+ends and comes in one piece; until then comment lines keep the stream alive. Sampling fields are
+defaults of the program's steps.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,17 +24,18 @@ from phloem.errors import Cancelled
 from phloem.programs.protocol import Usage
 from phloem.server.http.disconnect import while_connected
 from phloem.server.http.replies import RequestError, error_reply
-from phloem.server.http.sse import EventStream, event
+from phloem.server.http.sse import EventStream
 from phloem.server.openai.chat_reply import (
     ChatChoice,
-    ChatChunk,
     ChatReply,
     ChunkChoice,
+    ChunkWriter,
     Delta,
     ReplyMessage,
 )
 from phloem.server.openai.chat_request import ChatRequest
 from phloem.server.openai.common_reply import DONE, error_events, new_id, usage_of
+from phloem.server.openai.final_steps import final_steps
 from phloem.server.openai.messages import plain_text
 from phloem.server.programs.catalog import Registered
 from phloem.server.programs.live import LiveRun
@@ -71,7 +72,8 @@ async def program_chat(
     row.options["sampling"] = {name: value for name, value in given.items() if value is not None}
     live = await manager.start(registered, row)
     if body.stream:
-        return EventStream(_events(live, body), manager.state.settings, error_events)
+        final = final_steps(registered.program)
+        return EventStream(_events(live, body, final), manager.state.settings, error_events)
     try:
         await while_connected(request, live.ended())
     except Cancelled:
@@ -138,26 +140,41 @@ def _reply(live: LiveRun, body: ChatRequest) -> Response:
     return Response(made.model_dump_json(), media_type="application/json", headers=headers)
 
 
-async def _events(live: LiveRun, body: ChatRequest) -> AsyncGenerator[bytes, None]:
-    shared: dict[str, Any] = {
-        "id": new_id("chatcmpl"),
-        "object": "chat.completion.chunk",
-        "created": int(time.time()),
-        "model": body.model,
-    }
+async def _events(
+    live: LiveRun, body: ChatRequest, final: frozenset[str]
+) -> AsyncGenerator[bytes, None]:
+    chunks = ChunkWriter(body.model)
+    # What was passed on can't be taken back: a run that has told of its last step is not restarted.
+    live.streamed = bool(final)
+    said = ""
+    opening = chunks.choice(_choice(Delta(role="assistant", content="")))
     try:
-        await live.ended()
+        async for _, _, name, data in live.follow():
+            piece = _piece(data, final) if name == "token" else ""
+            if piece:
+                if not said:
+                    yield opening
+                said += piece
+                yield chunks.text(0, piece)
     finally:
         live.cancel("client")
     if live.error is not None:
         raise live.error
-    for delta, reason in (
-        (Delta(role="assistant", content=_text(live)), None),
-        (Delta(), "stop"),
-    ):
-        choice = ChunkChoice.model_validate({"index": 0, "delta": delta, "finish_reason": reason})
-        yield event(ChatChunk(**shared, choices=[choice]).model_dump_json(exclude_unset=True))
+    if not said:
+        yield opening
+    if rest := _text(live).removeprefix(said):
+        yield chunks.text(0, rest)
+    yield chunks.choice(_choice(Delta(), "stop"))
     if body.stream_options is not None and body.stream_options.include_usage:
-        last = ChatChunk(**shared, choices=[], usage=usage_of(_usage(live)))
-        yield event(last.model_dump_json(exclude_none=True))
+        yield chunks.usage(usage_of(_usage(live)))
     yield DONE
+
+
+def _choice(delta: Delta, reason: Literal["stop"] | None = None) -> ChunkChoice:
+    return ChunkChoice(index=0, delta=delta, finish_reason=reason)
+
+
+def _piece(data: str, final: frozenset[str]) -> str:
+    """The text of a token event that belongs to the reply."""
+    told = json.loads(data)
+    return str(told["text"]) if told["node"] in final and told["path"] == "" else ""
