@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from phloem.errors import JournalError
+from phloem.errors import ConfigError, JournalError
 from phloem.server.trace.assemble import haystack
 from phloem.server.trace.paging import facets_of
 from phloem.server.trace.reader import (
@@ -37,14 +37,15 @@ class RemoteReader:
     """The runs that `key` may see on the server at `url`."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._client = httpx.Client(base_url=url, headers=headers, timeout=30)
-        self._url = url
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._url = url.rstrip("/")
 
     def list(self, wanted: TraceFilter, *, limit: int = 50, cursor: str | None = None) -> TracePage:
         """See `TraceReader.list`. What the server can't filter by is filtered here."""
         if wanted.kind not in {None, "run"}:
             return TracePage(())
+        if cursor is not None:
+            _check(cursor)
         asked = {"program": wanted.program, "status": wanted.status}
         items: list[TraceSummary] = []
         for reply in self._runs(asked, cursor):
@@ -61,7 +62,8 @@ class RemoteReader:
         reply = self._get(f"/v1/runs/{trace}")
         over = reply["status"] not in {"queued", "running"}
         events = list(self._events(trace)) if over else []
-        drawn = self._client.get(f"/v1/programs/{reply['program']}/graph")
+        # A program that is not registered (any more) has none.
+        drawn = self._call(f"/v1/programs/{reply['program']}/graph")
         graph = drawn.json() if drawn.status_code == 200 else {}
         return run_of(reply, events, graph.get("graph"), graph.get("mermaid"), source=self._url)
 
@@ -96,10 +98,7 @@ class RemoteReader:
         return json.loads(self._text(path, asked))
 
     def _text(self, path: str, asked: dict[str, Any] | None = None) -> str:
-        try:
-            reply = self._client.get(path, params=asked)
-        except httpx.HTTPError as error:
-            raise JournalError(f"{self._url} can't be reached: {error}") from error
+        reply = self._call(path, asked)
         if reply.status_code == 404 and "/runs/" in path:
             raise TraceNotFound(f"{self._url} has no run {path.split('/')[3]!r}")
         if reply.status_code != 200:
@@ -110,3 +109,18 @@ class RemoteReader:
                 else None,
             )
         return reply.text
+
+    def _call(self, path: str, asked: dict[str, Any] | None = None) -> httpx.Response:
+        try:
+            return httpx.get(self._url + path, params=asked, headers=self._headers, timeout=30)
+        except httpx.HTTPError as error:
+            raise JournalError(f"{self._url} can't be reached: {error}") from error
+
+
+def _check(cursor: str) -> None:
+    try:
+        float(cursor)
+    except ValueError:
+        raise ConfigError(
+            f"{cursor!r} is no cursor", hint="take the `next` of a former page"
+        ) from None

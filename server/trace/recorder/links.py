@@ -39,12 +39,8 @@ class LinkReader:
 
     def _take(self, frame: Frame) -> None:
         match frame.kind:
-            case Kind.OPEN:
-                self._client = frame.payload.decode()
-            case Kind.CONNECTED:
-                self._connect_ms = float(frame.payload)
-            case Kind.UNREACHABLE:
-                self._unreachable = frame.payload.decode()
+            case Kind.OPEN | Kind.CONNECTED | Kind.UNREACHABLE:
+                self._connecting(frame.kind, frame.payload.decode())
             case Kind.HEAD:
                 self._skipping = False
                 self._begin(frame)
@@ -61,6 +57,19 @@ class LinkReader:
             case Kind.CLOSED:
                 for following in self._open:
                     following.close(frame.at)
+
+    def _connecting(self, kind: Kind, told: str) -> None:
+        """How the connection was made; the first request may be there before that is known."""
+        if kind is Kind.OPEN:
+            self._client = told
+        elif kind is Kind.UNREACHABLE:
+            self._unreachable = told
+            for following in self._open:
+                following.raw.unreachable = told
+        elif self._open:
+            self._open[0].raw.connect_ms = float(told)
+        else:
+            self._connect_ms = float(told)
 
     def _begin(self, frame: Frame) -> None:
         following = _Following.of(frame, self._client, self._limit)

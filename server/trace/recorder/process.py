@@ -50,7 +50,7 @@ def record(sock: socket.socket, options: Options) -> None:
     # A signal from the terminal reaches both processes; the relay decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.nice(5)
+    os.nice(10)
     configure_logging(options.log_level, secrets_of(options))
     asyncio.run(_record(sock, options))
 

@@ -7,6 +7,7 @@ for what no web framework sends: odd chunk borders, trailers, interim responses,
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import threading
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ class Scripted:
         self.seen: list[bytes] = []
         self.gone = 0
         self.url = ""
+        self.secrets: list[str] = []
+        """What `mirror` tells besides: secrets that it has from somewhere else."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = len(self.seen)
@@ -87,13 +90,15 @@ class Scripted:
             writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhal")
             await writer.drain()
             return False
+        elif kind == "mirror":
+            await self._mirror(request, body, writer)
         elif kind == "endless":
             await self._endless(reader, writer)
             return False
         else:
             await self._chunked(chance, writer)
         await writer.drain()
-        return True
+        return (b"connection", b"close") not in request.headers
 
     async def _chunked(self, chance: random.Random, writer: asyncio.StreamWriter) -> None:
         """A stream of events with chunk borders anywhere, an extension, and a trailer."""
@@ -112,6 +117,24 @@ class Scripted:
             writer.write(b"%x%s\r\n%s\r\n" % (len(piece), extension, piece))
             await asyncio.sleep(0)
         writer.write(b"0\r\nx-sum: 12\r\n\r\n")
+
+    async def _mirror(
+        self, request: h11.Request, body: bytes, writer: asyncio.StreamWriter
+    ) -> None:
+        """Everything that came, told again as an error, as text, and in pieces of a stream."""
+        told = [request.target.decode(), *(value.decode() for _, value in request.headers)]
+        text = " ".join([*told, body.decode(), *self.secrets])
+        if request.target.endswith(b"/stream"):
+            pieces = [text[at : at + 5] for at in range(0, len(text), 5)]
+            deltas = [{"choices": [{"index": 0, "delta": {"content": one}}]} for one in pieces]
+            reply = "".join(f"data: {json.dumps(one)}\n\n" for one in deltas).encode()
+            head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+        else:
+            error = {"message": f"bad key: {text}", "code": "invalid_api_key", "details": told}
+            reply = json.dumps({"error": error}).encode()
+            head = "HTTP/1.1 401 Unauthorized\r\ncontent-type: application/json\r\n"
+            head += f"set-cookie: s={self.secrets[0]}\r\nx-told: {self.secrets[0]}\r\n"
+        writer.write(f"{head}content-length: {len(reply)}\r\n\r\n".encode() + reply)
 
     async def _endless(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Events until the client goes away."""
