@@ -3,7 +3,8 @@
     python benchmarks/engine.py [--model] [--json]
 
 The first part needs no model: a decoder that answers at once with random logits of 49,152 tokens
-leaves only the engine's own work, given as CPU milliseconds of its thread per pass (medians).
+leaves only the engine's own work, given as CPU milliseconds of its thread per pass (medians), by
+the number of streams, and by the number of steps that wait (means, with four running).
 `--model` adds the default model: tokens per second of 1, 8 and 32 greedy streams, guesses off.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import statistics
 import time
@@ -34,6 +36,7 @@ from phloem.runtime.model.tiny import tiny_model
 VOCAB = 49_152
 PASSES = 100
 STREAMS = (1, 8, 32)
+QUEUED = (1, 10, 100, 1000)
 KINDS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
     "temperature": {"temperature": 1.0},
@@ -84,22 +87,40 @@ def _ignore(message: Message) -> None:
     del message
 
 
+def _generation(vocabulary: Vocabulary, i: int, tokens: int, kind: str) -> Generation:
+    params = SamplingParams(max_tokens=tokens, ignore_eos=True, seed=i, **KINDS[kind])
+    return Generation(
+        Sequence("", [5 + i % 1000] * 200, 199),
+        _ignore,
+        params=params,
+        vocabulary=vocabulary,
+        noise=Noise(i, ""),
+        text=make_output_text(params),
+    )
+
+
+def queued_cost(vocabulary: Vocabulary, queued: int) -> float:
+    """Milliseconds per pass outside the decoder while `queued` short steps wait, at all times, for
+    four places that are given away again and again."""
+    decoder = Instant()
+    state = EngineState(decoder, vocabulary, EngineConfig(kv_tokens=65_536, max_running=4))
+    names = itertools.count()
+    spent = []
+    for _ in range(PASSES):
+        while len(state.waiting) < queued:
+            state.enqueue(_generation(vocabulary, next(names), 4, "greedy"))
+        before, began = decoder.spent, time.thread_time()
+        step(state)
+        spent.append(time.thread_time() - began - (decoder.spent - before))
+    return 1e3 * statistics.mean(spent[8:])
+
+
 def overhead(vocabulary: Vocabulary, streams: int, kind: str) -> float:
     """Milliseconds per pass outside the decoder."""
     decoder = Instant()
     state = EngineState(decoder, vocabulary, EngineConfig(kv_tokens=65_536))
     for i in range(streams):
-        params = SamplingParams(max_tokens=PASSES + 4, ignore_eos=True, seed=i, **KINDS[kind])
-        state.enqueue(
-            Generation(
-                Sequence("", [5 + i] * 200, 199),
-                _ignore,
-                params=params,
-                vocabulary=vocabulary,
-                noise=Noise(i, ""),
-                text=make_output_text(params),
-            )
-        )
+        state.enqueue(_generation(vocabulary, i, PASSES + 4, kind))
     for _ in range(4):
         step(state)
     spent = []
@@ -145,6 +166,7 @@ def main() -> None:
         f"ms_per_pass_{kind}": {str(n): overhead(vocabulary, n, kind) for n in STREAMS}
         for kind in KINDS
     }
+    report["ms_per_pass_queued"] = {str(n): queued_cost(vocabulary, n) for n in QUEUED}
     torch.set_num_threads(threads)
     if asked.model:
         report["decode_tok_s"] = asyncio.run(speed())

@@ -160,6 +160,13 @@ def test_an_empty_file_and_a_future_version_are_refused(tmp_path):
         GgufFile(path)
 
 
+def test_another_architecture_is_refused_by_name():
+    """The error names the architecture, and the backend that runs it."""
+    with pytest.raises(ModelError, match="'mamba'") as error:
+        config_from_gguf({"general.architecture": "mamba"}, frozenset())
+    assert "SGLang backend" in error.value.hint
+
+
 def test_missing_metadata_is_refused_by_its_key(tmp_path):
     """A file without a needed key names the key."""
     file = write(tmp_path / "m.gguf", {"output_norm.weight": np.ones(64, np.float32)}, settings={})
