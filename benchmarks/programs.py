@@ -25,6 +25,7 @@ from program_bench.engines import CORES, ENGINES, Places  # noqa: E402
 from program_bench.plot import svg  # noqa: E402
 from program_bench.report import markdown, put_into  # noqa: E402
 from program_bench.session import Options, measure  # noqa: E402
+from program_bench.shapes import SHAPES  # noqa: E402
 from program_bench.summary import summarise  # noqa: E402
 
 from phloem.runtime.model.store import DEFAULT_MODEL, model_path  # noqa: E402
@@ -37,6 +38,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--all", action="store_true", help="every shape, not only the core set")
     parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=list(ENGINES))
+    parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=[])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--budget-minutes", type=float, help="begin no cell after this")
     parser.add_argument("--cell-seconds", type=float, default=20.0, help="of one at a time")
@@ -76,7 +78,8 @@ def main() -> None:
     engines = [ENGINES[name] for name in asked.engines]
     options = Options(
         rounds=1 if asked.quick else asked.rounds,
-        everything=asked.all,
+        everything=asked.all or bool(asked.shapes),
+        shapes=tuple(asked.shapes),
         budget_s=60 * asked.budget_minutes if asked.budget_minutes else float("inf"),
         cell_s=asked.cell_seconds,
         hard_s=asked.hard_seconds,

@@ -96,8 +96,10 @@ class Store:
         return {key: json.loads((self.folder / key.file).read_text()) for key in keys}
 
 
-def plan(engines: Sequence[Engine], rounds: int, *, everything: bool) -> list[Key]:
-    """All cells, most valuable first; engines take turns, and so do rounds.
+def plan(
+    engines: Sequence[Engine], rounds: int, *, everything: bool, shapes: Sequence[str] = ()
+) -> list[Key]:
+    """All cells (those of `shapes`, if given), most valuable first; engines and rounds take turns.
 
     The variants of phloem that go without guesses run one program at a time only.
     """
@@ -110,6 +112,7 @@ def plan(engines: Sequence[Engine], rounds: int, *, everything: bool) -> list[Ke
             cases = [*shared[:1], *alone, *(case for case in shared[1:] if case not in alone)]
         if engine.name.endswith("-plain"):
             cases = [case for case in cases if case[1] == 1]
+        cases = [case for case in cases if not shapes or case[0] in shapes]
         stride = SLOW_STRIDE if engine.slow else ROUND_STRIDE
         for number in range(rounds):
             for rank, (shape, at_once) in enumerate(cases):

@@ -66,8 +66,8 @@ class Calls:
             self.tokenised += 1
             return encode(tokenizer, text)
 
-        httpx.AsyncClient.send = counted_send  # type: ignore[method-assign]
-        Tokenizer.encode = counted_encode  # type: ignore[method-assign]
+        httpx.AsyncClient.send = counted_send  # type: ignore[assignment, method-assign]
+        Tokenizer.encode = counted_encode  # type: ignore[assignment, method-assign]
 
     def take(self) -> tuple[int, int]:
         """Both counts since the last call."""

@@ -51,13 +51,17 @@ class Places:
 
 @dataclass(frozen=True)
 class Server:
-    """A server that engines share. `command(places, port)` starts it."""
+    """A server that engines share. `command(places, port)` starts it.
+
+    A POST to `flush` empties its cache, so that no engine finds what another one had computed.
+    """
 
     name: str
     command: Callable[[Places, int], list[str]]
     health: str
     environment: Callable[[Places], dict[str, str]] = lambda places: {}  # noqa: ARG005
     start_s: float = 300.0
+    flush: str = ""
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,7 @@ SGLANG = Server(
     "/health_generate",
     # Waiting OpenMP threads would take a core from the rest of the server.
     lambda places: {"OMP_WAIT_POLICY": "PASSIVE", "SGLANG_USE_CPU_ENGINE": "1"},  # noqa: ARG005
+    flush="/flush_cache",
 )
 LLAMA = Server("llama-server", _llama_command, "/health")
 

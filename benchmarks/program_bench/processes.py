@@ -29,6 +29,7 @@ from .engines import CORES, Engine, Places, Server
 __all__ = ["Meter", "Pool", "StartFailure", "TooSlow"]
 
 STOP_S = 10.0
+FLUSH_TRIES = 10
 WORKER_START_S = 180.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _COMMON = {"OMP_NUM_THREADS": str(CORES), "HF_HUB_OFFLINE": "1"}
@@ -98,7 +99,11 @@ class Worker(Process):
 
     def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
         super().__init__(command, environment, log, pipes=True)
-        self.info: dict[str, Any] = self._read(WORKER_START_S)
+        try:
+            self.info: dict[str, Any] = self._read(WORKER_START_S)
+        except BaseException:
+            self.stop()
+            raise
 
     def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
         """Its answer. Raises `TooSlow`, after which it must be stopped."""
@@ -155,6 +160,21 @@ class Pool:
             self._engines[engine.name] = engine
         return self._workers[engine.name]
 
+    def flush(self, engine: Engine) -> None:
+        """Empty the cache of an engine's server, once that has nothing to do any more."""
+        if engine.server is None or not engine.server.flush:
+            return
+        url = self._servers[engine.server.name][1] + engine.server.flush
+        request = urllib.request.Request(url, method="POST")
+        for left in reversed(range(FLUSH_TRIES)):
+            try:
+                with urllib.request.urlopen(request, timeout=60):
+                    return
+            except urllib.error.HTTPError as error:
+                if not left:
+                    raise StartFailure(f"{url} answered {error.code}") from error
+                time.sleep(1.0)
+
     def running(self, engine: Engine) -> list[int]:
         """The sessions of an engine's processes, for the meter."""
         found = [self._workers[engine.name].pid] if engine.name in self._workers else []
@@ -193,7 +213,7 @@ class Pool:
         process = Process(command, environment, log, pipes=False)
         try:
             _await_health(process, url + server.health, server.start_s)
-        except StartFailure:
+        except BaseException:
             process.stop()
             raise
         self._servers[server.name] = (process, url)

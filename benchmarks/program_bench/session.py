@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .cells import Key, Store, plan, salt_of
-from .engines import ENGINES, Engine, Places
+from .engines import Engine, Places
 from .processes import Meter, Pool, StartFailure, TooSlow
 from .shapes import SHAPES
 
@@ -33,6 +33,7 @@ class Options:
 
     rounds: int = 3
     everything: bool = False
+    shapes: tuple[str, ...] = ()
     budget_s: float = float("inf")
     cell_s: float = 20.0
     hard_s: float = 120.0
@@ -47,14 +48,16 @@ def measure(
     absent = {engine.name: engine.missing(places) for engine in engines}
     absent = {name: reason for name, reason in absent.items() if reason}
     found = [engine for engine in engines if engine.name not in absent]
+    by_name = {engine.name: engine for engine in found}
     with Pool(places, store.folder / "logs") as pool:
-        for key in plan(found, options.rounds, everything=options.everything):
+        cells = plan(found, options.rounds, everything=options.everything, shapes=options.shapes)
+        for key in cells:
             if time.monotonic() > deadline:
                 _say(f"the time is up before {key.file}")
                 break
             if store.has(key) or key.engine in absent:
                 continue
-            engine = ENGINES[key.engine]
+            engine = by_name[key.engine]
             reason = _hopeless(key, store, options)
             if reason:
                 store.write(key, {"skipped": reason})
@@ -86,6 +89,7 @@ def _cell(pool: Pool, engine: Engine, key: Key, options: Options) -> dict[str, A
         "limit_s": options.cell_s,
     }
     worker = pool.turn(engine)
+    pool.flush(engine)
     meter = Meter(pool.running(engine))
     try:
         result = worker.ask(request, options.hard_s)
