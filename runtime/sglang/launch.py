@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx
 
-from phloem.errors import ConfigError, EngineUnavailable, Unsupported
+from phloem.errors import ConfigError, EngineError, Unsupported
 from phloem.runtime.model.text import ModelText
 from phloem.runtime.sglang import warden
 from phloem.runtime.sglang.backend import RuntimeEndpoint
@@ -72,17 +72,13 @@ class Runtime(RuntimeEndpoint):
         } | arguments
         self.command = command_line(_interpreter(python), model_path, port, given)
         self._environment = {**os.environ, **(environment or {})}
-        self._log = Path(log) if log is not None else _temporary_log()
+        self.log = Path(log) if log is not None else None
+        """Where the server's output goes; known once it is started."""
         self._start_timeout = start_timeout
         self._process: subprocess.Popen[bytes] | None = None
         super().__init__(
             f"http://127.0.0.1:{port}", tokenizer=tokenizer or model_path, timeout=timeout
         )
-
-    @property
-    def log(self) -> Path:
-        """Where the server's output goes."""
-        return self._log
 
     @property
     def pid(self) -> int | None:
@@ -92,7 +88,8 @@ class Runtime(RuntimeEndpoint):
     def _reach(self) -> None:
         """Start the server unless it runs, and wait until it answers."""
         if self._process is None:
-            self._process = _spawn(self.command, self._environment, self._log)
+            self.log = self.log or _temporary_log()
+            self._process = _spawn(self.command, self._environment, self.log)
             weakref.finalize(self, _stop, self._process)
         until = time.monotonic() + self._start_timeout
         while not all(_answers(self.urls[0] + path) for path in ("/health", "/get_model_info")):
@@ -113,12 +110,13 @@ class Runtime(RuntimeEndpoint):
         if self._process is not None:
             _stop(self._process)
 
-    def _failed(self, what: str) -> EngineUnavailable:
-        lines = self._log.read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
+    def _failed(self, what: str) -> EngineError:
+        assert self.log is not None
+        lines = self.log.read_text(errors="replace").splitlines()[-_SHOWN_LINES:]
         shown = "\n".join(line[:_LINE] for line in lines)
-        return EngineUnavailable(
+        return EngineError(
             f"the SGLang server {what}; the end of its output:\n{shown}",
-            hint=f"the whole of it is in {self._log}; it was started as: " + " ".join(self.command),
+            hint=f"the whole of it is in {self.log}; it was started as: " + " ".join(self.command),
         )
 
 

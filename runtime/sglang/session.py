@@ -282,8 +282,7 @@ class SGLangSession(RemoteSession, Session):
             try:
                 with _counted(server):
                     return await ask(server)
-            except EngineUnavailable as error:
-                server.fail(error)
+            except EngineUnavailable:
                 tried.add(server)
 
     async def _choose(self, tokens: list[int], tried: set[Server]) -> Server:

@@ -8,6 +8,7 @@ crossing to its loop (`bridge.py`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import structlog
@@ -23,15 +24,19 @@ __all__ = ["Engine"]
 log = structlog.get_logger("phloem.server")
 
 _POLL_S = 0.05
+_RETRY_S = 2.0
+"""Between attempts to reach an engine elsewhere that is not there yet."""
 
 
 class Engine:
-    """Makes its backend by `make`, in a thread, once `start` is called."""
+    """Makes its backend by `make`, in a thread, once `start` is called; again and again while that
+    fails with an error that may pass (`retryable`)."""
 
     def __init__(self, make: Callable[[], Backend]) -> None:
         self._make = make
         self._backend: Backend | None = None
         self._loading: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
         self.error: PhloemError | None = None
 
     @property
@@ -73,11 +78,18 @@ class Engine:
         self._loading = asyncio.ensure_future(self._load())
 
     async def _load(self) -> None:
-        try:
-            self._backend = await asyncio.to_thread(self._made)
-        except PhloemError as error:
-            self.error = error
-            log.error("model_not_loaded", error=type(error).__name__, reason=error.message)
+        while True:
+            try:
+                self._backend = await asyncio.to_thread(self._made)
+                self.error = None
+                return
+            except PhloemError as error:
+                self.error = error
+                log.error("model_not_loaded", error=type(error).__name__, reason=error.message)
+                if not error.retryable or self._stopping.is_set():
+                    return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), _RETRY_S)
 
     def _made(self) -> Backend:
         backend = self._make()
@@ -92,6 +104,7 @@ class Engine:
 
     async def stop(self) -> None:
         """Give the backend up; running steps end with `Cancelled`."""
+        self._stopping.set()
         await self.wait()
         if self._backend is not None:
             await bridge.call(self._backend.aclose())

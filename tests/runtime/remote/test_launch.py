@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import phloem as ph
-from phloem.errors import ConfigError, EngineUnavailable
+from phloem.errors import ConfigError, EngineError
 from phloem.programs.protocol import SamplingParams, StepResult, Text
 from phloem.runtime.model.tiny import tiny_model
 from phloem.runtime.sglang.launch import command_line
@@ -88,14 +88,14 @@ def test_the_interpreter_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_server_that_fails_shows_its_output(tmp_path: Path) -> None:
     """The error holds the status and the end of the log."""
     made = runtime(tmp_path, FAILS)
-    with pytest.raises(EngineUnavailable, match=r"status 3(.|\n)*no GPU here"):
+    with pytest.raises(EngineError, match=r"status 3(.|\n)*no GPU here"):
         _ = made.capabilities
 
 
 def test_a_server_that_never_answers_is_ended(tmp_path: Path) -> None:
     """After start_timeout the error shows what it said, and its process is gone."""
     made = runtime(tmp_path, HANGS, start_timeout=1.0)
-    with pytest.raises(EngineUnavailable, match=r"did not answer"):
+    with pytest.raises(EngineError, match=r"did not answer"):
         _ = made.capabilities
     assert made.pid is not None
     assert gone(made.pid)

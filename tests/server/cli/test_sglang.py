@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from phloem.errors import ConfigError
+from phloem.errors import ConfigError, EngineUnavailable, Overloaded
 from phloem.programs import registry
+from phloem.programs.protocol import Capabilities
+from phloem.programs.testing import ScriptedBackend
 from phloem.runtime.model.tiny import tiny_model
 from phloem.runtime.sglang.backend import RuntimeEndpoint
 from phloem.runtime.sglang.launch import Runtime
@@ -65,6 +67,28 @@ def test_the_apis_answer_over_sglang(front: Running, tap: Tap) -> None:
     reply = front.client.post("/generate", json=asked).json()
     assert reply["meta_info"]["completion_tokens"] == 2
     assert tap.requests[-1]["input_ids"] == ids
+
+
+def test_a_server_that_is_not_there_yet_is_waited_for(
+    tap: Tap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server in front says why it isn't ready, tries again, and then serves."""
+    monkeypatch.setattr("phloem.server.http.engine._RETRY_S", 0.01)
+    there = RuntimeEndpoint(tap.url, tokenizer=tiny_model())
+    attempts = iter([EngineUnavailable("not yet"), Overloaded("still loading"), None])
+
+    class Late(ScriptedBackend):
+        """A backend that can't be reached at first."""
+
+        @property
+        def capabilities(self) -> Capabilities:
+            """What the server behind has, once it is there."""
+            if problem := next(attempts, None):
+                raise problem
+            return there.capabilities
+
+    with serving(Late()) as front:
+        assert front.client.get("/ready").json()["ready"] is True
 
 
 def test_settings_make_the_backend() -> None:
