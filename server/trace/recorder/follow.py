@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ __all__ = ["Follower"]
 log = structlog.get_logger("phloem.trace")
 
 AT_ONCE = 32
+REMEMBERED = 10_000
+"""Runs that are not asked for twice."""
 TIMEOUT = httpx.Timeout(10.0, read=60.0)
 _BARE = (
     "type", "run", "seq", "at", "path", "node", "file", "line", "program", "trace_id", "kind",
@@ -53,7 +56,7 @@ class Follower:
         self._keep = keep
         self._bodies = bodies
         self._limit = asyncio.Semaphore(AT_ONCE)
-        self._seen: set[str] = set()
+        self._seen: OrderedDict[str, None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def saw(self, raw: RawExchange) -> None:
@@ -64,7 +67,9 @@ class Follower:
         again = raw.target.partition("?")[0].endswith("/resume")
         if run in self._seen and not again:
             return
-        self._seen.add(run)
+        self._seen[run] = None
+        if len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
         key = raw.header("authorization")
         task = asyncio.ensure_future(self._follow(run, {"authorization": key} if key else {}))
         self._tasks.add(task)
@@ -79,6 +84,8 @@ class Follower:
                 task.cancel()
             if left:
                 await asyncio.wait(left, timeout=seconds)
+                cut = sum(task.cancelled() or not task.done() for task in left)
+                log.warning("runs_not_over", asked_again=len(left) - cut, not_recorded=cut)
         await self._client.aclose()
 
     async def _follow(self, run: str, headers: dict[str, str]) -> None:
@@ -87,7 +94,7 @@ class Follower:
             try:
                 await self._read_events(run, headers, events)
             except asyncio.CancelledError:
-                log.warning("run_not_over", run=run, events=len(events))
+                pass  # what has happened so far is kept; `close` tells
             except (httpx.HTTPError, ValueError) as error:
                 log.warning("run_not_followed", run=run, reason=_reason(error))
             try:

@@ -29,7 +29,8 @@ __all__ = ["MASK", "Redactor", "environment_secrets"]
 MASK = "***"
 SHORTEST = 8
 """Shorter values are too common to be looked for everywhere."""
-LEARNED = 2000
+LEARNED = 256
+"""Values of requests that are remembered, in all their forms."""
 
 _NAMES = (
     r"authorization|cookies?|api[_-]?keys?|subscription-key|password|passwd|passphrase|secret"

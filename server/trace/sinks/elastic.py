@@ -20,6 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import structlog
 from elasticsearch import ApiError, Elasticsearch, TransportError
+from elasticsearch.helpers import streaming_bulk
 
 from phloem.errors import ConfigError
 from phloem.server.trace.sinks.base import Document, Sink
@@ -35,7 +36,7 @@ TIMEOUT_S = 10.0
 RETRY_S = (0.5, 10.0)
 """The first and the longest pause between tries."""
 BUSY = frozenset({429, 502, 503, 504})
-BULK = 200
+MAX_BULK = 10 * 2**20
 
 
 def connect(url: str, timeout_s: float = TIMEOUT_S) -> Elasticsearch:
@@ -131,18 +132,21 @@ class ElasticSink(Sink):
 
     def _send(self, segment: Path) -> None:
         """Send a segment. Raises if any of it must be tried again."""
-        documents = self._spool.read(segment)
-        for start in range(0, len(documents), BULK):
-            part = documents[start : start + BULK]
-            lines: list[dict[str, Any]] = []
-            for one in part:
-                where = {"_index": index_of(self._prefix, one), "_id": id_of(one)}
-                lines += [{"create": where}, document_of(one)]
-            reply = self._client.bulk(operations=lines)
-            self._judge(reply["items"])
+        actions = (
+            {
+                "_op_type": "create",
+                "_index": index_of(self._prefix, one),
+                "_id": id_of(one),
+                "_source": document_of(one),
+            }
+            for one in self._spool.read(segment)
+        )
+        replies = streaming_bulk(
+            self._client, actions, max_chunk_bytes=MAX_BULK, raise_on_error=False
+        )
+        self._judge([reply["create"] for _, reply in replies])
 
-    def _judge(self, items: Sequence[Any]) -> None:
-        outcomes = [item["create"] for item in items]
+    def _judge(self, outcomes: Sequence[Any]) -> None:
         if any(one["status"] in BUSY for one in outcomes):
             raise TransportError("the server was too busy for a part of a bulk request")
         # 409: it is there already.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 import time
@@ -94,3 +95,12 @@ def receive(connection: socket.socket, limit: int | None = None) -> bytes:
             break
         came += data
     return bytes(came)
+
+
+def receive_until_reset(connection: socket.socket, limit: int | None) -> bytes:
+    """The same from a server that may reset a connection after its answer."""
+    came = bytearray()
+    with contextlib.suppress(ConnectionResetError):
+        while (limit is None or len(came) < limit) and (data := connection.recv(4096)):
+            came += data
+    return bytes(came[:limit])
