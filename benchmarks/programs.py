@@ -41,7 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=[])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--budget-minutes", type=float, help="begin no cell after this")
-    parser.add_argument("--cell-seconds", type=float, default=20.0, help="of one at a time")
+    parser.add_argument("--cell-seconds", type=float, default=15.0, help="of one at a time")
     parser.add_argument("--hard-seconds", type=float, default=120.0, help="give a cell up after")
     parser.add_argument("--quick", action="store_true", help="a program or two of everything")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")

@@ -40,7 +40,8 @@ REST: tuple[Case, ...] = tuple(
 )
 ROUND_STRIDE = 5
 """A case's next round comes after the first round of this many cases behind it."""
-SLOW_STRIDE = 12
+SLOW = 2
+"""How many of the others' cases there are to one of a slow engine's."""
 
 
 @dataclass(frozen=True, order=True)
@@ -113,11 +114,11 @@ def plan(
         if engine.name.endswith("-plain"):
             cases = [case for case in cases if case[1] == 1]
         cases = [case for case in cases if not shapes or case[0] in shapes]
-        stride = SLOW_STRIDE if engine.slow else ROUND_STRIDE
+        pace = SLOW if engine.slow else 1
         for number in range(rounds):
             for rank, (shape, at_once) in enumerate(cases):
                 key = Key(engine.name, shape, at_once, number)
-                ranked.append((rank + stride * number, place, key))
+                ranked.append((pace * (rank + ROUND_STRIDE * number), place, key))
     return [key for _, _, key in sorted(ranked)]
 
 

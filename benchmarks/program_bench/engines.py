@@ -69,7 +69,7 @@ class Engine:
     """One row of the tables. `worker(places, url)` is the command of its worker.
 
     `weights` groups what may be compared; `batches` is whether programs share forward passes.
-    `slow` ones get their second round after the others; `core` ones are in the core set.
+    `slow` ones get fewer of the first cells.
     """
 
     name: str

@@ -35,7 +35,7 @@ class Options:
     everything: bool = False
     shapes: tuple[str, ...] = ()
     budget_s: float = float("inf")
-    cell_s: float = 20.0
+    cell_s: float = 15.0
     hard_s: float = 120.0
     quick: bool = False
 

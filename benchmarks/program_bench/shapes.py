@@ -29,7 +29,7 @@ class Step:
     """One generation. `tokens` is its length where it is free, else the most it may have.
 
     A text of a constrained step matches `pattern`; `gbnf` says the same in llama.cpp's language.
-    Of `choices` exactly one is said.
+    Of `choices` exactly one is said: a single token, or two where an engine parts the blank.
     """
 
     tokens: int
@@ -119,7 +119,7 @@ SHAPES: dict[str, Shape] = {
     "rag": Shape(
         "five-step RAG, constrained",
         {
-            "intent": Step(1, choices=(" refund", " order", " account")),
+            "intent": Step(6, choices=(" refund", " order", " account")),
             "answer": Step(160, _CHECK, _CHECK_GBNF),
             "verdict": Step(64, _VERDICT, _VERDICT_GBNF),
             "closing": Step(48),
@@ -156,7 +156,7 @@ SHAPES: dict[str, Shape] = {
     ),
     "few_shot": Shape(
         "few-shot classification, 100 inputs",
-        {"feeling": Step(1, choices=texts.FEELINGS)},
+        {"feeling": Step(6, choices=texts.FEELINGS)},
         lambda number: {"text": texts.review(number)[0]},
         shared=texts.examples_of_feelings,
         batch=100,

@@ -61,14 +61,16 @@ def make(name: str, arguments: list[str]) -> Any:
     return http.GlueRunner(url, asks[name], {"version": version, "weights": weights})
 
 
-def run_cell(runner: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Run a cell's programs once warm, and time them."""
+def run_cell(runner: Any, request: dict[str, Any], warm: set[str]) -> dict[str, Any]:
+    """Time a cell's programs; `warm` are the shapes that this worker has run before."""
     shapes = module("shapes")
     name, at_once = request["shape"], request["at_once"]
-    # Another salt: what compiles at first use is compiled, and nothing of the cell is computed.
-    shared, rows = shapes.rows_of(name, request["salt"] + 1, 1)
-    runner.prepare(name, shared)
-    runner.one(rows[0])
+    if name not in warm:
+        # Another salt: what compiles at first use is compiled, and nothing of the cell is computed.
+        shared, rows = shapes.rows_of(name, request["salt"] + 1, 1)
+        runner.prepare(name, shared)
+        runner.one(rows[0])
+        warm.add(name)
     shared, rows = shapes.rows_of(name, request["salt"], request["count"])
     runner.prepare(name, shared)
     runner.tally()
@@ -108,10 +110,10 @@ def _in_turn(runner: Any, rows: list[Any], deadline: float, *, again: bool) -> d
     return parts
 
 
-def answer(runner: Any, request: dict[str, Any]) -> dict[str, Any]:
+def answer(runner: Any, request: dict[str, Any], warm: set[str]) -> dict[str, Any]:
     """The answer to one request."""
     if request["op"] == "cell":
-        return run_cell(runner, request)
+        return run_cell(runner, request, warm)
     if request["op"] == "calibrate":
         found: dict[str, Any] = runner.calibrate()
         return found
@@ -126,9 +128,10 @@ def main() -> None:
     _load_package()
     runner = make(sys.argv[1], sys.argv[2:])
     print(json.dumps(runner.info()), file=replies, flush=True)
+    warm: set[str] = set()
     for line in sys.stdin:
         try:
-            reply = answer(runner, json.loads(line))
+            reply = answer(runner, json.loads(line), warm)
         except Exception as error:  # noqa: BLE001 - the harness reports it as the cell's result
             traceback.print_exc()
             reply = {"error": f"{type(error).__name__}: {error}"[:1000]}

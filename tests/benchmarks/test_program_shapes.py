@@ -107,7 +107,7 @@ def test_each_shape_runs_quickly_with_its_lengths_and_no_prefix_computed_twice(
     request = {"op": "cell", "shape": shape, "at_once": 1, "salt": 2, "count": 2, "limit_s": 0}
     if not SHAPES[shape].again:
         request |= {"at_once": 2}
-    part = worker.run_cell(runner, request)["parts"]["first"]
+    part = worker.run_cell(runner, request, set())["parts"]["first"]
     programs = len(part["outputs"])
     assert invalid_outputs(SHAPES[shape], part["outputs"]) == []
     assert unequal_steps(SHAPES[shape], part["lengths"]) == []
