@@ -14,6 +14,7 @@ take that back: it ends with the error, and its client may resume the run.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import asdict
@@ -22,10 +23,11 @@ from typing import Any, TypeVar
 import structlog
 
 from phloem.errors import Cancelled, EngineRestarted, Overloaded, PhloemError, where_of
-from phloem.programs.api.start import Started, prepare
+from phloem.programs.api.start import Started, pin_prefix, prepare
 from phloem.programs.executor.loop import submit
 from phloem.programs.executor.values import show
 from phloem.server.error_map import error_object, outcome_of
+from phloem.server.http import bridge
 from phloem.server.http.admission import Lease
 from phloem.server.http.state import ServerState
 from phloem.server.http.trace_context import current_trace
@@ -42,9 +44,12 @@ T = TypeVar("T")
 
 log = structlog.get_logger("phloem.server")
 
-LOST_AT_MOST = 5
-"""Engines that a run may lose one after the other without any progress: it may be what kills
-them."""
+LOST_AT_MOST = 10
+"""Engines that a background run may lose one after the other without any progress: it may be what
+kills them."""
+LOST_WAITING = 3
+"""The same for a run that somebody waits for."""
+LONGEST_PAUSE_S = 60.0
 
 
 class RunManager:
@@ -57,6 +62,24 @@ class RunManager:
         self.live: dict[str, LiveRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watched: set[asyncio.Task[None]] = set()
+
+    async def pin_prefixes(self) -> None:
+        """Once the model is loaded: compute what every run of a program begins with, and keep it.
+
+        Where each caller has a KV namespace of its own (`isolate_keys`) there is nothing to share.
+        """
+        await self.state.engine.wait()
+        if self.state.settings.isolate_keys or not self.state.engine.loaded:
+            return
+        for registered in self.catalog:
+            work = pin_prefix(registered.program, self.state.engine.backend)
+            try:
+                tokens = await bridge.call(work)
+            except PhloemError as error:
+                # Only a head start is lost.
+                log.warning("prefix_not_pinned", program=registered.name, reason=error.message)
+            else:
+                log.info("prefix_pinned", program=registered.name, tokens=tokens)
 
     # --- starting
 
@@ -201,14 +224,25 @@ class RunManager:
             if not isinstance(error, EngineRestarted) or (live.streamed and live.told_text):
                 return started, error
             lost = lost + 1 if _effects(started) == known else 1
-            if lost >= LOST_AT_MOST:
+            if lost >= (LOST_AT_MOST if live.row.background else LOST_WAITING):
                 return started, error
             log.warning("run_lost_its_engine", run=live.row.id, reason=error.details.get("reason"))
             try:
-                await self._waited(live, self.state.engine.replaced())
+                await self._waited(live, self._next_engine(lost))
                 started = await self._again(live, registered, str(error.details.get("reason")))
             except PhloemError as problem:
                 return started, problem
+
+    async def _next_engine(self, lost: int) -> None:
+        """Wait for an engine, and before for a while that grows with those that were lost.
+
+        Runs wait differently long: so one that kills engines gets out of step with the others,
+        which make progress meanwhile.
+        """
+        if lost > 1:
+            pause = min(LONGEST_PAUSE_S, 2.0 ** (lost - 2))
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+        await self.state.engine.replaced()
 
     async def _again(self, live: LiveRun, registered: Registered, reason: str) -> Started:
         """The run from its beginning, on what its last execution recorded."""

@@ -154,6 +154,21 @@ def test_who_waits_is_answered_as_if_nothing_had_happened(server, expected, pool
     assert [run.result().json()["value"] for run in runs] == expected[:2]
 
 
+@pytest.mark.slow
+def test_a_run_that_loses_every_engine_fails(server, pool):
+    """It may be what kills them, so it is not repeated for ever."""
+    before = server.metric("phloem_engine_process_restarts_total", reason="crashed")
+    run = pool.submit(server.run, "steady", args={"number": 1})
+    while not run.done():
+        if len(server.state.engine.supervisor.inflight):
+            kill(server)
+        time.sleep(0.01)
+    assert run.result().json()["error"]["code"] == "engine_restarted"
+    wait(server, True)
+    after = server.metric("phloem_engine_process_restarts_total", reason="crashed")
+    assert after == before + 3
+
+
 def test_requests_that_were_computing_are_told_to_come_again(server, pool):
     """A chat request whose engine dies gets a 503 with Retry-After."""
     waiting: Future[httpx.Response] = pool.submit(server.chat, max_tokens=3000, ignore_eos=True)
