@@ -158,7 +158,9 @@ class RuntimeEndpoint(Backend):
         transcript.append(segments)
         tokens = transcript.prompt().tokens
         place, limit = Place("prefill", namespace), Limit(self._timeout)
-        await asyncio.gather(*(warm(server, tokens, place, limit) for server in self._fleet.up))
+        keys = self._fleet.keys(tokens, namespace)
+        for server in await self._fleet.everywhere(lambda at: warm(at, tokens, place, limit)):
+            server.remember(keys)
         return len(tokens)
 
     async def prepare(self, constraints: Sequence[Constraint]) -> None:
@@ -172,7 +174,7 @@ class RuntimeEndpoint(Backend):
         """See `Backend`. Raises `EngineError` if the server is busy."""
         await self.start()
         limit = Limit(self._timeout)
-        await asyncio.gather(*(s.http.tell("/flush_cache", limit) for s in self._fleet.up))
+        await self._fleet.everywhere(lambda at: at.http.tell("/flush_cache", limit))
 
     async def aclose(self) -> None:
         """See `Backend`."""

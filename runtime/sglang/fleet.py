@@ -17,7 +17,7 @@ import logging
 import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from phloem.errors import ConfigError, EngineError, EngineUnavailable, PhloemError
 from phloem.runtime.remote.http import HttpClient
@@ -126,7 +126,7 @@ class Fleet:
                 server.connect(timeout)
             except EngineUnavailable as error:
                 server.fail(error)
-        up = [server for server in self.servers if server.problem is None]
+        up = self.up
         if not up:
             assert self.servers[0].problem is not None
             raise self.servers[0].problem
@@ -175,6 +175,26 @@ class Fleet:
             key = hashlib.blake2b(key + block, digest_size=16).digest()
             found.append(key)
         return found
+
+    async def everywhere(self, work: Callable[[Server], Awaitable[None]]) -> list[Server]:
+        """Do `work` on every server that works; those that did it.
+
+        Raises `EngineUnavailable` if none did.
+        """
+
+        async def at(server: Server) -> Server | None:
+            try:
+                await work(server)
+            except EngineUnavailable as error:
+                server.fail(error)
+                return None
+            return server
+
+        asked = self.servers if len(self.servers) == 1 else self.up
+        done = [server for server in await asyncio.gather(*map(at, asked)) if server is not None]
+        if not done:
+            raise self._none_left()
+        return done
 
     @property
     def up(self) -> list[Server]:

@@ -138,6 +138,23 @@ async def test_a_constrained_output_is_not_continued() -> None:
         assert sum(len(tap.requests) for tap in taps) == 1
 
 
+async def test_a_constant_prefix_is_kept_on_every_server() -> None:
+    """`prefill` reaches all servers that work; one that is dead is left out, all dead an error."""
+    taps = [Tap(), Tap()]
+    async with fleet(*taps) as (backend, stacks):
+        await backend.prefill([Text(LONG)])
+        assert [len(tap.requests) for tap in taps] == [1, 1]
+        for number in range(2):
+            assert (await step(await opened(backend, f"{LONG}{number}"))).usage.reused > 64
+        assert [len(tap.requests) for tap in taps] == [2, 2]
+        stacks[0].close()
+        await backend.prefill([Text(LONG)])
+        await backend.flush_cache()
+        stacks[1].close()
+        with pytest.raises(EngineUnavailable):
+            await backend.prefill([Text(LONG)])
+
+
 async def test_nobody_left_names_them_all() -> None:
     """With every server down the error names each address."""
     taps = [Tap(), Tap()]
