@@ -74,6 +74,9 @@ class Settings(BaseSettings):
     """Lines `NAME:sha256:HEX`, as `phloem serve --hash-key` prints them."""
     requests_per_minute: int = Field(0, ge=0)
     """Per key (or client address, without keys); 0 is no limit."""
+    concurrent_requests: int = Field(0, ge=0)
+    """POST requests of one key (or address) under way at once; more get a 429. 0 is no limit.
+    A background run's request is over with its 202."""
     isolate_keys: bool = False
     """Never share KV between keys: no key can time another's prompts out of the cache."""
 

@@ -17,6 +17,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from phloem.server.http import bridge, health
+from phloem.server.http.concurrent import Concurrent
 from phloem.server.http.context import RequestContext
 from phloem.server.http.gatekeeper import OPEN_PATHS, Gatekeeper
 from phloem.server.http.replies import add_handlers
@@ -91,7 +92,11 @@ def _middleware(state: ServerState) -> list[Middleware]:
                 allow_headers=["*"],
             )
         )
-    return [*found, Middleware(Gatekeeper, keys=state.keys, rate=state.rate)]
+    concurrent = Concurrent(state.settings.concurrent_requests)
+    return [
+        *found,
+        Middleware(Gatekeeper, keys=state.keys, rate=state.rate, concurrent=concurrent),
+    ]
 
 
 @asynccontextmanager
@@ -99,6 +104,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state: ServerState = app.state.server
     manager: RunManager = app.state.manager
     state.engine.start()
+    manager.spawn(manager.pin_prefixes())
     manager.spawn(manager.recover())
     yield
     await manager.stop()

@@ -1,7 +1,7 @@
-"""Who may call, and how often: checked before a byte of the body is read.
+"""Who may call, how often and how much at once: checked before a byte of the body is read.
 
-What lives here: the middleware for API keys and rates. What does not: the keys themselves
-(`keys.py`) and limits on running work (`admission.py`).
+What lives here: the middleware for API keys, rates and concurrency. What does not: the keys
+themselves (`keys.py`) and limits on running work (`admission.py`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from phloem.server.http.concurrent import Concurrent
 from phloem.server.http.keys import Keys
 from phloem.server.http.rate import RateLimit
 from phloem.server.http.replies import RequestError, json_reply
@@ -21,12 +22,13 @@ OPEN_PATHS = frozenset({"/", "/traces", "/health", "/ready", "/metrics"})
 
 class Gatekeeper:
     """Refuses with 401 a request without a known `Authorization: Bearer KEY`, with 429 one
-    too many. Puts the caller's name into the request's state."""
+    too many, in a minute or at once. Puts the caller's name into the request's state."""
 
-    def __init__(self, app: ASGIApp, keys: Keys, rate: RateLimit) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys, rate: RateLimit, concurrent: Concurrent) -> None:
         self._app = app
         self._keys = keys
         self._rate = rate
+        self._concurrent = concurrent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -35,14 +37,20 @@ class Gatekeeper:
             await self._app(scope, receive, send)
             return
         try:
-            self._check(scope)
+            caller = self._check(scope)
         except RequestError as error:
-            reply = json_reply(error.status_code, {"error": error.body}, error.headers)
-            await reply(scope, receive, send)
+            await _reply(error)(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        if scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        with self._concurrent.one(caller) as allowed:
+            busy = _too_many("too many requests at once", "too_many_at_once", 1)
+            app = self._app if allowed else _reply(busy)
+            await app(scope, receive, send)
 
-    def _check(self, scope: Scope) -> None:
+    def _check(self, scope: Scope) -> str:
+        """Whom the request counts for: the key's name, or the client's address."""
         caller = None
         if self._keys:
             scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
@@ -57,11 +65,16 @@ class Gatekeeper:
                 )
         scope["state"]["caller"] = caller
         client = scope.get("client")
-        wait = self._rate.wait_s(caller or (client[0] if client else ""))
+        counted = caller or (client[0] if client else "")
+        wait = self._rate.wait_s(counted)
         if wait:
-            raise RequestError(
-                429,
-                "too many requests in the last minute",
-                code="rate_limit_exceeded",
-                headers={"Retry-After": str(wait)},
-            )
+            raise _too_many("too many requests in the last minute", "rate_limit_exceeded", wait)
+        return counted
+
+
+def _reply(error: RequestError) -> ASGIApp:
+    return json_reply(error.status_code, {"error": error.body}, error.headers)
+
+
+def _too_many(what: str, code: str, wait_s: int) -> RequestError:
+    return RequestError(429, what, code=code, headers={"Retry-After": str(wait_s)})

@@ -6,9 +6,9 @@ What lives here: the pydantic models. What does not: the endpoint (`completions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, Strict, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, Strict, model_validator
 
 from phloem.programs.protocol import TokenLogprob
 from phloem.server.openai.common_reply import UsageReply
@@ -17,10 +17,19 @@ from phloem.server.openai.fields import Count, GenerateFields, Unsupported, wron
 __all__ = ["CompletionChoice", "CompletionReply", "CompletionRequest", "completion_logprobs"]
 
 
+def _no_token_ids(value: Any) -> Any:
+    first = value[0] if isinstance(value, list) and value else None
+    if isinstance(first, int | list):
+        raise ValueError("prompts of token ids are not supported; send the text")
+    return value
+
+
 class CompletionRequest(GenerateFields):
     """The body. Prompts are texts; prompts of token ids are refused."""
 
-    prompt: str | Annotated[list[str], Field(min_length=1)]
+    prompt: Annotated[
+        str | Annotated[list[str], Field(min_length=1)], BeforeValidator(_no_token_ids)
+    ]
     logprobs: Annotated[int, Strict(), Field(ge=0, le=20)] | None = None
     best_of: Count | None = None
     echo: Unsupported = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -213,3 +214,33 @@ def test_a_slow_reader_is_cut_off_and_its_place_is_free(start: Start) -> None:
             threading.Thread(target=lambda: (server.wait_idle(30), done.set())).start()
             assert done.wait(30)
         assert server.chat().status_code == 200
+
+
+def test_concurrency_per_key(start: Start, tmp_path: Path) -> None:
+    """Over concurrent_requests a key's next request gets 429 with Retry-After, other keys and reads
+    go on, and a place is free as soon as a request is over, or its client is gone."""
+    keys = {"ann": "sk-ann-0123456789", "bob": "sk-bob-0123456789"}
+    file = tmp_path / "keys"
+    file.write_text("\n".join(hash_key(name, key) for name, key in keys.items()))
+    with start(concurrent_requests=1, api_key_file=file) as server:
+        body = server.chat_body(max_tokens=400, stream=True, ignore_eos=True)
+        ann, bob = ({"authorization": f"Bearer {key}"} for key in keys.values())
+
+        def chat(headers: dict[str, str]) -> httpx.Response:
+            short = server.chat_body()
+            return server.client.post("/v1/chat/completions", json=short, headers=headers)
+
+        with server.client.stream(
+            "POST", "/v1/chat/completions", json=body, headers=ann
+        ) as streaming:
+            next(streaming.iter_lines())
+            refused = chat(ann)
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+            assert refused.json()["error"]["code"] == "too_many_at_once"
+            assert server.client.get("/v1/models", headers=ann).status_code == 200
+            assert chat(bob).status_code == 200
+        until = time.monotonic() + 10
+        while (again := chat(ann)).status_code == 429 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert again.status_code == 200
+        assert chat(ann).status_code == 200

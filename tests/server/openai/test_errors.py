@@ -172,3 +172,13 @@ def test_a_deadline_that_passes_is_a_504(
         assert reply.status_code == 504
         assert reply.json()["error"]["type"] == "timeout_error"
         assert server.metric("phloem_requests_finished_total", kind="chat", reason="timeout") == 1
+
+
+@pytest.mark.parametrize("prompt", [[1, 2, 3], [[1, 2], [3]]])
+def test_prompts_of_token_ids_are_refused(server: Running, prompt: Any) -> None:
+    """The message says that text is wanted, and names the field."""
+    reply = server.client.post("/v1/completions", json={"model": server.model, "prompt": prompt})
+    assert reply.status_code == 400
+    error = reply.json()["error"]
+    assert error["param"].startswith("prompt")
+    assert "token ids are not supported" in error["message"]

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from phloem.programs.testing import ScriptedBackend
 from phloem.server.http.keys import hash_key
 from tests.server.harness import Running, serving, tiny
-from tests.server.programs.samples import PROGRAMS
+from tests.server.programs.samples import PROGRAMS, story
 
 
 @pytest.fixture(scope="module")
@@ -326,3 +327,13 @@ def test_callers_see_their_own_runs_only(tmp_path: Path) -> None:
         assert server.client.get(f"/v1/runs/{run}", headers=other).status_code == 404
         assert server.client.get("/v1/runs", headers=other).json()["data"] == []
         assert len(server.client.get("/v1/runs", headers=first).json()["data"]) == 1
+
+
+def test_what_programs_begin_with_is_computed_at_the_start() -> None:
+    """A program's constant prefix is prefilled once the model is loaded, before any run."""
+    backend = ScriptedBackend(lambda *_: "so it is")
+    with serving(backend, [story]) as server:
+        server.run("story", args={"topic": "x"})
+        prefills = [call.prompt for call in backend.calls if call.kind == "prefill"]
+    assert len(prefills) == 1
+    assert "Tell stories." in prefills[0]
