@@ -1,23 +1,29 @@
-// Products with bfloat16 weights on Intel's matrix unit (AMX): tiles of 16 rows x 32 inputs times
-// 32 inputs x 16 outputs. The packed layouts were chosen so that both are 1,024 bytes in a row.
+// What Intel's matrix unit (AMX) does: attention (attention_tiles.h), products of many rows with
+// 4-bit and 8-bit weights (gemm_int8_tiles.h), and products with bfloat16 weights.
 //
-// Used for every number of rows, so that a row's result does not depend on its batch; with one
-// row the unit still is faster than memory.
+// The last go in tiles of 16 rows x 32 inputs times 32 inputs x 16 outputs. The packed layouts were
+// chosen so that both are 1,024 bytes in a row. Used for every number of rows, so that a row's
+// result does not depend on its batch; with one row the unit still is faster than memory.
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "gemm.h"
+#include "attention_tiles.h"
+#include "gemm_int8_tiles.h"
 
 namespace PHLOEM_ISA {
 
 bool request_amx();
 void gemm_bf16_tiles(const phloem::GemmTask* task);
+void gemm_q4_tiles(const phloem::GemmTask* task);
+void gemm_q8_tiles(const phloem::GemmTask* task);
+void attend_some(const phloem::AttentionArgs* args, const phloem::AttentionTask* task);
 
 namespace {
 
 constexpr int kTileBytes = 1024;
 
-// The tile registers: 0-3 sums, 4-5 activations, 6-7 weights, all 16 rows of 64 bytes.
+// The tile registers: 0-3 sums, 4-5 activations, 6-7 weights; 16 rows of 64 bytes if not said
+// otherwise.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -26,10 +32,12 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 
   TileConfig() {
-    for (int i = 0; i < 8; ++i) {
-      bytes_per_row[i] = 64;
-      rows[i] = 16;
-    }
+    for (int i = 0; i < 8; ++i) shape(i, 16, 64);
+  }
+
+  void shape(int tile, uint8_t count, uint16_t bytes) {
+    rows[tile] = count;
+    bytes_per_row[tile] = bytes;
   }
 };
 
@@ -109,6 +117,30 @@ void gemm_bf16_tiles(const phloem::GemmTask* task) {
   for (; group < task->group_end; ++group) {
     for (int64_t tile = first; tile < end; ++tile) one_by_one(*task, tile, group, blocks);
   }
+  _tile_release();
+}
+
+// A block has 32 inputs: half a tile of bytes.
+template <int FORMAT>
+void int8_with_tiles(const GemmTask& task, int64_t least) {
+  TileConfig config;
+  config.shape(4, 16, kBlock);
+  config.shape(6, kBlock / 4, 64);
+  _tile_loadconfig(&config);
+  gemm_int8_tiles<FORMAT>(task, least);
+  _tile_release();
+}
+
+// From where on the unit wins was measured.
+void gemm_q4_tiles(const phloem::GemmTask* task) { int8_with_tiles<kQ4>(*task, 16); }
+void gemm_q8_tiles(const phloem::GemmTask* task) { int8_with_tiles<kQ8>(*task, 32); }
+
+// Heads of other sizes go the way of AVX-512, for all rows of the model alike.
+void attend_some(const phloem::AttentionArgs* args, const phloem::AttentionTask* task) {
+  if (args->config->head_dim % 32 != 0) return attend(args, task);
+  const TileConfig config;
+  _tile_loadconfig(&config);
+  attend_tiles(args, task);
   _tile_release();
 }
 

@@ -22,13 +22,16 @@ void gemm_bf16_pairs(const phloem::GemmTask* task);
 namespace amx {
 bool request_amx();
 void gemm_bf16_tiles(const phloem::GemmTask* task);
+void gemm_q4_tiles(const phloem::GemmTask* task);
+void gemm_q8_tiles(const phloem::GemmTask* task);
+void attend_some(const phloem::AttentionArgs* args, const phloem::AttentionTask* task);
 }  // namespace amx
 
 namespace {
 
 thread_local std::string problem;
 
-// The tables that this machine runs, best first. A later instruction set changes one kernel.
+// The tables that this machine runs, best first. A later instruction set changes some kernels.
 std::vector<phloem::KernelTable> find_tables() {
   std::vector<phloem::KernelTable> tables;
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
@@ -49,11 +52,15 @@ std::vector<phloem::KernelTable> find_tables() {
   };
   add("avx512", avx512::kernels.gemm_bf16);
   if (__builtin_cpu_supports("avx512bf16")) add("avx512bf16", avx512bf16::gemm_bf16_pairs);
-  // cpuid leaf 7: EDX bits 24 and 22 are AMX-TILE and AMX-BF16 (compilers name them too late).
+  // cpuid leaf 7: EDX bits 22, 24 and 25 are AMX-BF16, -TILE and -INT8 (compilers name them late).
+  constexpr unsigned amx_bits = 1u << 22 | 1u << 24 | 1u << 25;
   unsigned a, b, c, d;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1) && (d >> 22 & 1) &&
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & amx_bits) == amx_bits &&
       amx::request_amx()) {
     add("amx", amx::gemm_bf16_tiles);
+    tables.front().gemm_q4 = amx::gemm_q4_tiles;
+    tables.front().gemm_q8 = amx::gemm_q8_tiles;
+    tables.front().attend = amx::attend_some;
   }
   return tables;
 }

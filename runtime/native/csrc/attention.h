@@ -50,19 +50,23 @@ inline void combine(const float* parts, int count, int64_t stride, int head_dim,
 }
 
 // Where the keys of a tile lie in the pool: element offsets of the task's first KV head.
-struct Place {
+template <int SIZE>
+struct PlaceOf {
   int count;
-  int64_t offsets[kKeyTile];
+  int64_t offsets[SIZE];
 };
+using Place = PlaceOf<kKeyTile>;
 
-// Keys [first, end) of a sequence, at most a tile; end may be <= first.
-inline Place locate(const AttentionArgs& args, const AttentionTask& task, int64_t first,
-                    int64_t end) {
+// Keys [first, end) of a sequence, at most SIZE; end may be <= first.
+template <int SIZE>
+PlaceOf<SIZE> locate(const AttentionArgs& args, const AttentionTask& task, int64_t first,
+                     int64_t end) {
   const Batch& batch = *args.batch;
   const ModelConfig& c = *args.config;
   const int64_t* pages = batch.pages + task.seq * batch.max_pages;
   const int64_t left = end - first;
-  Place place{left <= 0 ? 0 : left < kKeyTile ? static_cast<int>(left) : kKeyTile, {}};
+  PlaceOf<SIZE> place;
+  place.count = left <= 0 ? 0 : left < SIZE ? static_cast<int>(left) : SIZE;
   int64_t page = first / batch.page_size, slot = first % batch.page_size;
   for (int i = 0; i < place.count; ++i, ++slot) {
     if (slot == batch.page_size) {
@@ -77,8 +81,9 @@ inline Place locate(const AttentionArgs& args, const AttentionTask& task, int64_
 
 // The rows of a token are short and far apart, so the hardware does not foresee them: while one
 // tile is used, the next is asked for, in ascending order of addresses. Piece `h` of `heads`.
-inline void prefetch_tile(const uint16_t* pool, const Place& next, int h, int heads,
-                          int head_dim) {
+template <int SIZE>
+void prefetch_tile(const uint16_t* pool, const PlaceOf<SIZE>& next, int h, int heads,
+                   int head_dim) {
   const int end = next.count * (h + 1) / heads;
   for (int i = next.count * h / heads; i < end; ++i) {
     for (int d = 0; d < heads * head_dim; d += 32) {
@@ -321,9 +326,9 @@ inline void attend(const AttentionArgs* args, const AttentionTask* task) {
     for (int q = 0; q < queries.count; ++q) clear_part(segment_parts + q * stride, head_dim);
     for (int64_t first = s; first < s + kSegment && first < longest; first += kKeyTile) {
       if (first + kKeyTile <= oldest) continue;
-      const Place place = locate(*args, *task, first, longest);
+      const Place place = locate<kKeyTile>(*args, *task, first, longest);
       // Two tiles ahead: one takes less time than memory does to answer.
-      const Place next = locate(*args, *task, first + 2 * kKeyTile, longest);
+      const Place next = locate<kKeyTile>(*args, *task, first + 2 * kKeyTile, longest);
       for (int h = 0; h < heads; ++h) {
         const int64_t shift = int64_t{h} * head_dim;
         prefetch_tile(args->keys, next, h, heads, head_dim);

@@ -101,12 +101,8 @@ const char* Decoder::forward(const Batch& batch) {
     }
   });
   for (int i = 0; i < config_.layers; ++i) run_layer(batch, i);
-
-  float* wanted = wanted_store_.get(batch.wanted * hidden);
-  for (int64_t i = 0; i < batch.wanted; ++i) {
-    std::copy_n(hidden_ + batch.logit_rows[i] * hidden, hidden, wanted + i * hidden);
-  }
-  pack_normed(wanted, config_.final_norm, config_.head, batch.wanted);
+  // The last layer has left the wanted rows alone, in their order.
+  pack_normed(hidden_, config_.final_norm, config_.head, batch.wanted);
   multiply(config_.head, batch.wanted, batch.logits, config_.vocab, false);
   return nullptr;
 }
@@ -150,15 +146,36 @@ void Decoder::plan(const Batch& batch) {
       }
     }
   }
+  std::vector<bool> wanted(batch.rows);
+  for (int64_t i = 0; i < batch.wanted; ++i) wanted[batch.logit_rows[i]] = true;
+  last_tasks_.clear();
+  for (const AttentionTask& task : tasks_) {
+    const auto begin = wanted.begin();
+    if (std::find(begin + task.row_begin, begin + task.row_end, true) != begin + task.row_end) {
+      last_tasks_.push_back(task);
+    }
+  }
   parts_ = parts_store_.get(part_starts_.back() * config_.heads * (2 + config_.head_dim));
 }
 
+// After the last layer's attention only wanted rows are gone on with.
 void Decoder::run_layer(const Batch& batch, int index) {
   const Layer& layer = layers_[index];
-  const int64_t rows = batch.rows, hidden = config_.hidden, inner = config_.intermediate;
-  pack_normed(hidden_, layer.attention_norm, layer.qkv, rows);
-  multiply(layer.qkv, rows, qkv_, qkv_width_, false);
-  attend(batch, index);
+  const bool last = index + 1 == config_.layers;
+  const int64_t rows = last ? batch.wanted : batch.rows;
+  const int64_t hidden = config_.hidden, inner = config_.intermediate;
+  pack_normed(hidden_, layer.attention_norm, layer.qkv, batch.rows);
+  multiply(layer.qkv, batch.rows, qkv_, qkv_width_, false);
+  store_keys(batch, index);
+  run_tasks(batch, index, last ? last_tasks_ : tasks_);
+  pack_attended(layer, rows, last ? batch.logit_rows : nullptr);
+  if (last) {
+    float* wanted = wanted_store_.get(rows * hidden);
+    for (int64_t i = 0; i < rows; ++i) {
+      std::copy_n(hidden_ + batch.logit_rows[i] * hidden, hidden, wanted + i * hidden);
+    }
+    hidden_ = wanted;
+  }
   multiply(layer.output, rows, hidden_, hidden, true);
   pack_normed(hidden_, layer.mlp_norm, layer.gate_up, rows);
   multiply(layer.gate_up, rows, gate_up_, 2 * inner, false);
@@ -170,8 +187,8 @@ void Decoder::run_layer(const Batch& batch, int index) {
   multiply(layer.down, rows, hidden_, hidden, true);
 }
 
-// Rotation, KV store, attention, and its result packed for the output projection.
-void Decoder::attend(const Batch& batch, int index) {
+// Rotates queries and keys, and stores keys and values.
+void Decoder::store_keys(const Batch& batch, int index) {
   const Layer& layer = layers_[index];
   const int64_t head_dim = config_.head_dim, half = config_.rotary_dim / 2;
   const int64_t kv_width = config_.kv_heads * head_dim;
@@ -189,27 +206,32 @@ void Decoder::attend(const Batch& batch, int index) {
     kernels_.store_bf16(x - kv_width, static_cast<int>(kv_width), batch.keys[index] + slot);
     kernels_.store_bf16(x, static_cast<int>(kv_width), batch.values[index] + slot);
   });
-  run_tasks(batch, index);
-  for_rows(batch.rows, [&](int64_t r, int thread) {
+}
+
+// What attention gave the rows which[0], which[1] ... (null: all), packed for the output
+// projection.
+void Decoder::pack_attended(const Layer& layer, int64_t rows, const int64_t* which) {
+  const int64_t head_dim = config_.head_dim, size = 2 + head_dim, stride = config_.heads * size;
+  for_rows(rows, [&](int64_t i, int thread) {
     float* row = row_scratch_[thread].get(widest_);
-    const int64_t size = 2 + head_dim, stride = config_.heads * size;
+    const int64_t r = which == nullptr ? i : which[i];
     const float* parts = parts_ + part_starts_[r] * stride;
     const auto count = static_cast<int>(part_starts_[r + 1] - part_starts_[r]);
     for (int64_t h = 0; h < config_.heads; ++h) {
       kernels_.combine(parts + h * size, count, stride, config_.head_dim, row + h * head_dim);
     }
-    kernels_.pack_row(row, static_cast<int>(head_width_), layer.output.format, r, &packed_);
+    kernels_.pack_row(row, static_cast<int>(head_width_), layer.output.format, i, &packed_);
   });
 }
 
-void Decoder::run_tasks(const Batch& batch, int index) {
+void Decoder::run_tasks(const Batch& batch, int index, const std::vector<AttentionTask>& tasks) {
   const Timed timed(seconds_[kAttention]);
   const int64_t scratch = attention_scratch(config_.head_dim);
-  pool_.run(static_cast<int64_t>(tasks_.size()), [&](int64_t i, int thread) {
+  pool_.run(static_cast<int64_t>(tasks.size()), [&](int64_t i, int thread) {
     const AttentionArgs args{&config_,            &batch, qkv_,
                              qkv_width_,          batch.keys[index],
                              batch.values[index], parts_, attention_scratch_[thread].get(scratch)};
-    kernels_.attend(&args, &tasks_[i]);
+    kernels_.attend(&args, &tasks[i]);
   });
 }
 

@@ -50,8 +50,9 @@ class Decoder {
  private:
   void plan(const Batch& batch);
   void run_layer(const Batch& batch, int index);
-  void attend(const Batch& batch, int index);
-  void run_tasks(const Batch& batch, int index);
+  void store_keys(const Batch& batch, int index);
+  void run_tasks(const Batch& batch, int index, const std::vector<AttentionTask>& tasks);
+  void pack_attended(const Layer& layer, int64_t rows, const int64_t* which);
   void pack_normed(const float* x, const float* norm, const Matrix& reader, int64_t rows);
   void multiply(const Matrix& matrix, int64_t rows, float* out, int64_t stride, bool accumulate);
   template <class Body>
@@ -69,7 +70,7 @@ class Decoder {
 
   // The plan of this batch's attention, the same for all layers. Row r owns the parts
   // [part_starts_[r], part_starts_[r + 1]).
-  std::vector<AttentionTask> tasks_;
+  std::vector<AttentionTask> tasks_, last_tasks_;  // the last layer's: those with wanted rows
   std::vector<int64_t> part_starts_;
 
   PackedRows packed_{};

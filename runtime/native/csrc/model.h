@@ -140,10 +140,11 @@ struct KernelTable {
 constexpr int kQueryBlock = 48;  // query vectors of one attention task at most
 constexpr int kKeyTile = 32;
 
-// Floats of scratch that `attend` needs per thread: transposed keys and values of one tile,
-// scores, and the running maximum, sum and result of two levels (tile by tile, segments).
+// Floats of scratch that `attend` needs per thread: keys and values of one tile, scores, and the
+// running maximum, sum and result of two levels (tile by tile, segments); the larger of the needs
+// of attention.h and attention_tiles.h (TileScratch).
 constexpr int64_t attention_scratch(int head_dim) {
-  return 2 * kKeyTile * head_dim + kQueryBlock * kKeyTile +
+  return int64_t{kQueryBlock} * head_dim * 8 + 96 * int64_t{head_dim} + 4096 +
          2 * int64_t{kQueryBlock} * (2 + head_dim);
 }
 

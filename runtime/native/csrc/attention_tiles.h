@@ -1,0 +1,287 @@
+// Attention on the matrix unit (AMX), for heads of a multiple of 32 dimensions: the same segments
+// and parts as in attention.h, in steps of 64 keys.
+//
+// Scores come as [16 keys][16 queries], so that keys are read where they lie in the pool and
+// lanes are query vectors: largest scores and sums need no reduction across lanes. Queries and
+// weights are rounded to bfloat16, as the cache is; a row's sums add the rounded weights. A query
+// vector's numbers depend neither on its lane nor on the other lanes, so a row has the same bits
+// in a chunk and alone.
+#pragma once
+
+#include "attention.h"
+
+namespace PHLOEM_ISA {
+
+constexpr int kStep = 64, kLaneGroup = 16;
+
+// Scratch of one thread, in this order; model.h says how much.
+struct TileScratch {
+  uint16_t* queries;  // [group][head_dim / 2][16 queries][2]
+  uint16_t* keys;     // [64][head_dim], where a page is too small to read keys in place
+  uint16_t* values;   // [2 halves][head_dim / 16][16 pairs of keys][16 dimensions][2]
+  uint16_t* weights;  // [2 halves][16 queries][32 keys]
+  float* scores;      // [64 keys][16 queries], then [head_dim / 16][16 queries][16 dimensions]
+  float* tops;        // [group][16]: largest score so far, by log 2
+  float* sums;        // [group][16]
+  float* keep;        // [16]
+  float* segment;     // [query][2 + head_dim], as parts are
+  float* total;
+
+  TileScratch(float* at, int head_dim) {
+    const auto take = [&at](int64_t floats) {
+      float* taken = at;
+      at += (floats + 15) / 16 * 16;
+      return taken;
+    };
+    queries = reinterpret_cast<uint16_t*>(take(int64_t{kQueryBlock} * head_dim * 8));
+    keys = reinterpret_cast<uint16_t*>(take(kStep * head_dim / 2));
+    values = reinterpret_cast<uint16_t*>(take(kStep * head_dim / 2));
+    weights = reinterpret_cast<uint16_t*>(take(kStep * kLaneGroup / 2));
+    scores = take(int64_t{kLaneGroup} * (head_dim > kStep ? head_dim : kStep));
+    tops = take(kQueryBlock * kLaneGroup);
+    sums = take(kQueryBlock * kLaneGroup);
+    keep = take(kLaneGroup);
+    segment = take(int64_t{kQueryBlock} * (2 + head_dim));
+    total = take(int64_t{kQueryBlock} * (2 + head_dim));
+  }
+};
+
+// 2^x for x <= 0, good to 4e-5, exactly 1 at 0; below -126 as at -126.
+inline F exp2_coarse(F x) {
+  x = max(x, splat(-126.0f));
+  const F n = round(x), f = sub(x, n);
+  F p = splat(9.6181291e-3f);
+  p = fma(p, f, splat(5.5504109e-2f));
+  p = fma(p, f, splat(2.4022651e-1f));
+  p = fma(p, f, splat(6.9314718e-1f));
+  p = fma(p, f, splat(1.0f));
+  return _mm512_scalef_ps(p, n);
+}
+
+// A group of at most 16 query vectors of one KV head: [begin, end) of the task's.
+struct Lanes {
+  int begin, end;
+  I contexts;       // of the lanes; 0 beyond the end
+  int64_t shortest;  // least and greatest of them
+  int64_t longest;
+};
+
+inline Lanes lanes_of(const Queries& queries, int begin, int end) {
+  alignas(64) int32_t contexts[kLaneGroup] = {};
+  Lanes lanes{begin, end, {}, queries.context[begin], 0};
+  for (int q = begin; q < end; ++q) {
+    contexts[q - begin] = static_cast<int32_t>(queries.context[q]);
+    if (queries.context[q] < lanes.shortest) lanes.shortest = queries.context[q];
+    if (queries.context[q] > lanes.longest) lanes.longest = queries.context[q];
+  }
+  lanes.contexts = load_bytes(contexts);
+  return lanes;
+}
+
+// Queries times log2(e), for weights by exp2, as tiles of [pairs of dimensions][16 queries][2].
+inline void pack_queries(const Queries& queries, const Lanes& lanes, int head_dim,
+                         uint16_t* out) {
+  std::memset(out, 0, sizeof *out * head_dim * kLaneGroup);
+  for (int q = lanes.begin; q < lanes.end; ++q) {
+    for (int d = 0; d < head_dim; d += kLanes) {
+      alignas(64) uint16_t words[kLanes];
+      store_u16(words, to_bf16(mul(load(queries.vector[q] + d), splat(1.44269504f))));
+      for (int i = 0; i < kLanes; i += 2) {
+        std::memcpy(out + ((d + i) / 2 * kLaneGroup + q - lanes.begin) * 2, words + i, 4);
+      }
+    }
+  }
+}
+
+// Pairs of keys side by side. The unpacking leaves dimensions in an order that `unmix` undoes.
+inline void pack_values(const uint16_t* values, const PlaceOf<kStep>& place, int head_dim,
+                        uint16_t* out) {
+  const int tiles = head_dim / 16;
+  for (int pair = 0; pair < kStep / 2; ++pair) {
+    uint16_t* to = out + (pair / 16 * tiles * 16 + pair % 16) * 32;
+    for (int d = 0; d < head_dim; d += 32, to += 2 * 16 * 32) {
+      const auto row = [&](int key) {
+        return key < place.count ? load_bytes(values + place.offsets[key] + d) : splat_i32(0);
+      };
+      const I a = row(2 * pair), b = row(2 * pair + 1);
+      _mm512_store_si512(to, _mm512_unpacklo_epi16(a, b));
+      _mm512_store_si512(to + 16 * 32, _mm512_unpackhi_epi16(a, b));
+    }
+  }
+}
+
+inline void unmix(const float* from, int head_dim, float* to) {
+  const I low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+  const I high = add_i32(low, splat_i32(8));
+  for (int d = 0; d < head_dim; d += 32) {
+    const F a = load(from + d), b = load(from + d + 16);
+    store(to + d, _mm512_permutex2var_ps(a, low, b));
+    store(to + d + 16, _mm512_permutex2var_ps(a, high, b));
+  }
+}
+
+// scores[key][query] for the 64 keys of a step; `stride` bytes lie between two keys.
+inline void score_tiles(const uint16_t* const* keys, int64_t stride, int count,
+                        const uint16_t* queries, int head_dim, float* scores) {
+  for (int t = 0; t * 16 < count; ++t) {
+    _tile_zero(0);
+    for (int d = 0; d < head_dim; d += 32) {
+      _tile_loadd(4, keys[t] + d, stride);
+      _tile_loadd(5, queries + d * kLaneGroup, 64);
+      _tile_dpbf16ps(0, 4, 5);
+    }
+    _tile_stored(0, scores + t * 16 * kLaneGroup, 64);
+  }
+}
+
+// Turns scores into bfloat16 weights [query][key]; brings the running largest score and sum of
+// each lane up to date, and says in `keep` what becomes of the result so far.
+inline void soften_lanes(const TileScratch& s, const Lanes& lanes, int group, int64_t first,
+                         int64_t window, int count) {
+  const bool all = lanes.shortest >= first + kStep && lanes.longest - window <= first;
+  const I last = _mm512_sub_epi32(lanes.contexts, splat_i32(static_cast<int32_t>(first)));
+  const I from = _mm512_sub_epi32(last, splat_i32(static_cast<int32_t>(window)));
+  const auto seen = [&](int key) {
+    const I k = splat_i32(key);
+    return static_cast<__mmask16>(_mm512_cmplt_epi32_mask(k, last) &
+                                  _mm512_cmpge_epi32_mask(k, from));
+  };
+  const F before = load(s.tops + group * kLaneGroup);
+  F tops[4] = {before, before, before, before};
+  for (int key = 0; key < count; ++key) {
+    F x = load(s.scores + key * kLaneGroup);
+    if (!all) x = _mm512_mask_blend_ps(seen(key), splat(kNever), x);
+    tops[key % 4] = max(tops[key % 4], x);
+  }
+  const F top = max(max(tops[0], tops[1]), max(tops[2], tops[3]));
+  const __mmask16 had = _mm512_cmp_ps_mask(before, splat(kNever), _CMP_NEQ_OQ);
+  const F keep = _mm512_maskz_mov_ps(had, exp2_coarse(sub(before, top)));
+  store(s.keep, keep);
+  store(s.tops + group * kLaneGroup, top);
+
+  F sums[4] = {mul(load(s.sums + group * kLaneGroup), keep), zero(), zero(), zero()};
+  const auto weight = [&](int key) {
+    if (key >= count) return splat_i32(0);
+    F w = exp2_coarse(sub(load(s.scores + key * kLaneGroup), top));
+    if (!all) w = _mm512_maskz_mov_ps(seen(key), w);
+    const I bits = high_half(add_i32(float_to_bits(w), splat_i32(0x8000)));
+    sums[key % 4] = add(sums[key % 4], bits_to_float(bits));
+    return bits;
+  };
+  for (int half = 0; half < 2; ++half) {
+    I pairs[16];
+    for (int i = 0; i < 16; ++i) {
+      const int key = half * 32 + 2 * i;
+      const I a = weight(key), b = weight(key + 1);
+      pairs[i] = _mm512_or_si512(shift_right16(a), b);
+    }
+    transpose(pairs);
+    for (int q = 0; q < 16; ++q) _mm512_store_si512(s.weights + (half * 16 + q) * 32, pairs[q]);
+  }
+  store(s.sums + group * kLaneGroup, add(add(sums[0], sums[1]), add(sums[2], sums[3])));
+}
+
+// result[q] = result[q] * keep[q] + weights . values
+inline void mix_tiles(const TileScratch& s, const Lanes& lanes, int head_dim) {
+  const int tiles = head_dim / 16;
+  const uint16_t* second = s.values + tiles * 512;
+  _tile_loadd(4, s.weights, 64);
+  _tile_loadd(5, s.weights + 512, 64);
+  for (int t = 0; t < tiles; t += 2) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_loadd(6, s.values + t * 512, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, s.values + (t + 1) * 512, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(6, second + t * 512, 64);
+    _tile_dpbf16ps(0, 5, 6);
+    _tile_loadd(7, second + (t + 1) * 512, 64);
+    _tile_dpbf16ps(1, 5, 7);
+    _tile_stored(0, s.scores + t * 256, 64);
+    _tile_stored(1, s.scores + (t + 1) * 256, 64);
+  }
+  for (int q = lanes.begin; q < lanes.end; ++q) {
+    const int lane = q - lanes.begin;
+    float* result = s.segment + q * (2 + head_dim) + 2;
+    const F keep = splat(s.keep[lane]);
+    for (int t = 0; t < tiles; ++t) {
+      const F more = load(s.scores + t * 256 + lane * 16);
+      store(result + t * 16, fma(load(result + t * 16), keep, more));
+    }
+  }
+}
+
+inline void attend_tiles(const AttentionArgs* args, const AttentionTask* task) {
+  const ModelConfig& c = *args->config;
+  const int head_dim = c.head_dim, size = 2 + head_dim;
+  const TileScratch s(args->scratch, head_dim);
+  const Queries queries = queries_of(*args, *task);
+  const int heads = task->kv_end - task->kv_begin;
+  const int each = (queries.per_head + kLaneGroup - 1) / kLaneGroup;  // groups of a KV head
+  Lanes lanes[kQueryBlock];
+  for (int g = 0; g < heads * each; ++g) {
+    const int begin = g / each * queries.per_head + g % each * kLaneGroup;
+    const int end = (g / each + 1) * queries.per_head;
+    lanes[g] = lanes_of(queries, begin, end < begin + kLaneGroup ? end : begin + kLaneGroup);
+    pack_queries(queries, lanes[g], head_dim, s.queries + int64_t{g} * head_dim * kLaneGroup);
+  }
+  for (int q = 0; q < queries.count; ++q) clear_part(s.total + q * size, head_dim);
+  const int64_t longest = queries.context[queries.count - 1];
+  const int64_t window = c.window > 0 ? c.window : longest;
+  const int64_t oldest = queries.context[0] - window;
+  const int64_t end = int64_t{task->segment_end} * kSegment;
+  const bool in_place = args->batch->page_size % 16 == 0;
+  const int64_t token = int64_t{c.kv_heads} * head_dim;
+  for (int64_t from = int64_t{task->segment_begin} * kSegment; from < end && from < longest;
+       from += kSegment) {
+    for (int q = 0; q < queries.count; ++q) clear_part(s.segment + q * size, head_dim);
+    for (int i = 0; i < heads * each * kLaneGroup; ++i) {
+      s.tops[i] = kNever;
+      s.sums[i] = 0;
+    }
+    for (int64_t first = from; first < from + kSegment && first < longest; first += kStep) {
+      if (first + kStep <= oldest) continue;
+      const auto place = locate<kStep>(*args, *task, first, longest);
+      const auto next = locate<kStep>(*args, *task, first + kStep, longest);
+      for (int h = 0; h < heads; ++h) {
+        const int64_t shift = int64_t{h} * head_dim;
+        prefetch_tile(args->keys, next, h, heads, head_dim);
+        const uint16_t* keys[kStep / 16];
+        for (int t = 0; t < kStep / 16; ++t) {
+          keys[t] = args->keys + place.offsets[t * 16] + shift;
+          if (in_place) continue;
+          keys[t] = s.keys + t * 16 * head_dim;
+          for (int i = t * 16; i < t * 16 + 16 && i < place.count; ++i) {
+            std::memcpy(s.keys + i * head_dim, args->keys + place.offsets[i] + shift,
+                        head_dim * sizeof *s.keys);
+          }
+        }
+        prefetch_tile(args->values, next, h, heads, head_dim);
+        pack_values(args->values + shift, place, head_dim, s.values);
+        for (int g = h * each; g < (h + 1) * each; ++g) {
+          if (lanes[g].longest <= first) continue;  // rows that end before this step
+          score_tiles(keys, (in_place ? token : head_dim) * 2, place.count,
+                      s.queries + int64_t{g} * head_dim * kLaneGroup, head_dim, s.scores);
+          soften_lanes(s, lanes[g], g, first, window, place.count);
+          mix_tiles(s, lanes[g], head_dim);
+        }
+      }
+    }
+    for (int g = 0; g < heads * each; ++g) {
+      for (int q = lanes[g].begin; q < lanes[g].end; ++q) {
+        float* part = s.segment + q * size;
+        part[0] = s.tops[g * kLaneGroup + q - lanes[g].begin] * 0.693147181f;
+        part[1] = s.sums[g * kLaneGroup + q - lanes[g].begin];
+        merge_part(s.total + q * size, part, head_dim);
+      }
+    }
+  }
+  for (int q = 0; q < queries.count; ++q) {
+    float* part = args->parts + queries.part[q] * size;
+    std::memcpy(part, s.total + q * size, 2 * sizeof(float));
+    unmix(s.total + q * size + 2, head_dim, part + 2);
+  }
+}
+
+}  // namespace PHLOEM_ISA
