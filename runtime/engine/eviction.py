@@ -19,7 +19,7 @@ from phloem.runtime.engine.radix_tree import Node, Rank
 
 __all__ = ["EvictionOrder"]
 
-_SOONEST_S = 0.05
+_SOONEST_S = 0.25
 """Ranks are good for so long at least."""
 
 _SLACK = 1024
@@ -50,8 +50,8 @@ class EvictionOrder:
             return
         rank = node.rank = self._rank_of(node)
         heapq.heappush(self._heap, (rank, next(self._ties), node))
-        if math.isfinite(rank[0]):
-            due = self._clock() + max(-rank[0] / 4, _SOONEST_S)
+        if 0 < -rank[0] < math.inf:  # one whose use is due at once is offered again after it
+            due = self._clock() + max(-rank[0] / 2, _SOONEST_S)
             heapq.heappush(self._due, (due, next(self._ties), node, rank))
         if len(self._heap) > 2 * self._cleaned + _SLACK:
             self._clean()

@@ -202,14 +202,17 @@ class RadixCache:
         if next_use is None:
             self.forecast.abandoned(interest)
             if not interest.ended and interest.node is not None:
-                at: Node | None = interest.node
-                if len(interest.node.tokens) < self.pool.page_size:
-                    at = interest.node.parent
-                assert at is not None
-                self.forecast.ended(at.chain, interest.place)
+                self.forecast.ended(self._last_whole(interest.node).chain, interest.place)
         interest.next_use, interest.ended = next_use, next_use is None
         interest.since = self.forecast.now()
         self.settle(interest, interest.node)
+
+    def _last_whole(self, node: Node) -> Node:
+        """The node, or the one above a page in part."""
+        if len(node.tokens) == self.pool.page_size:
+            return node
+        assert node.parent is not None
+        return node.parent
 
     # Giving up
 
@@ -224,9 +227,8 @@ class RadixCache:
         """Take up to `pages` pages from the device, those worth least first; returns how many."""
         done = 0
         while done < pages and (node := self._order.take()) is not None:
-            self.forecast.left(node)
             if not self._offload(node):
-                self._drop_all(node)
+                self._lose(node)
             done += 1
         self.evicted += done
         return done
@@ -239,7 +241,7 @@ class RadixCache:
             last = self._host_order.take()
             if last is None:
                 return False
-            self.drop(last)
+            self._lose(last)
         node.host = self.tier.save(node.page)
         self._leave_device(node)
         return True
@@ -252,16 +254,18 @@ class RadixCache:
         self._offer(node)
         self._offer(node.parent)
 
-    def _drop_all(self, node: Node) -> None:
+    def _lose(self, node: Node) -> None:
+        """Give up a node for good, with what lies on the host below it."""
         for child in list(node.children):
-            self._drop_all(child)
+            self._lose(child)
+        self.forecast.left(node)
         self.drop(node)
 
     def flush(self) -> None:
         """Give up all that nobody holds, on the host too."""
         self.evict(self.pool.pages)
         while (node := self._host_order.take()) is not None:
-            self.drop(node)
+            self._lose(node)
 
     # Coming back
 
