@@ -71,10 +71,15 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended(Event):
-    """Text was put at the end of a session; `text` shows special tokens by their spelling."""
+    """Text was put at the end of a session; `text` shows special tokens by their spelling.
+
+    `number` counts the program's own texts on this branch from 0: a rewind may change them. Chat
+    markup and special tokens have none.
+    """
 
     type: ClassVar[str] = "appended"
     text: str
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +116,8 @@ class StepFinished(Event):
     `text` is what was appended to the session, `value` the parsed value as JSON. `scores`
     holds the decision of a select, choice by choice. `computed_chars` counts the characters at
     the end of the prompt that had to be computed (None: not known); `logprobs` are those of the
-    generated tokens, if the program asked for them.
+    generated tokens, if the program asked for them. `replayed`: nothing was asked, the result is
+    from the run's record.
     """
 
     type: ClassVar[str] = "step_finished"
@@ -128,6 +134,7 @@ class StepFinished(Event):
     constraint: Mapping[str, Any] | None = None
     computed_chars: int | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    replayed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +151,7 @@ class StepFailed(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrieved(Event):
     """A retrieval ended; `hits` in rank order as JSON, `took_ms` from call to answer. `causes` say
-    why it is `partial`, and `fallback` why another retriever answered."""
+    why it is `partial`, and `fallback` why another retriever answered. `replayed` as above."""
 
     type: ClassVar[str] = "retrieved"
     name: str | None
@@ -155,6 +162,7 @@ class Retrieved(Event):
     partial: bool = False
     causes: tuple[str, ...] = ()
     fallback: str | None = None
+    replayed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from phloem.errors import CompileError
+from phloem.errors import CompileError, JournalError
 from phloem.programs import registry
 from phloem.programs.api import start
 from phloem.programs.api.batch import BatchOptions, raise_failures, run_rows
@@ -29,7 +29,7 @@ from phloem.programs.compiler.build import Compiled, compile_function
 from phloem.programs.executor import loop
 from phloem.programs.executor.frame import Handle, current
 from phloem.programs.executor.record import Mode, Record
-from phloem.programs.executor.rewind import rewind
+from phloem.programs.executor.rewind import Prompt, rewind, reword
 from phloem.programs.graph import StateGraph
 from phloem.programs.identity import program_hash
 from phloem.programs.protocol import Backend
@@ -230,13 +230,25 @@ class Program:
         at: tuple[str, int] | str,
         *,
         set: Mapping[str, Any] | None = None,  # noqa: A002 - says what it does
+        prompt: Prompt | None = None,
         changed: bool = False,
         **settings: Any,
     ) -> ProgramState:
         """Go on from an earlier effect: `at` is its address (branch path, sequence number) or
-        the name of its variable. `set` gives that variable another value first. What came
-        before is answered from the record, and its KV is reused where the cache has it."""
-        cut = rewind(Record.from_json(record), at, set or {})
+        the name of its variable. `set` gives that variable another value first; or `prompt`
+        replaces the text that the program put in for this gen or select since the one before (a
+        list, None for what stays, if it put in several). Role markers stay, and special tokens
+        spelled in `prompt` are ordinary text. What came before is answered from the record, and
+        its KV is reused where the cache has it."""
+        known = Record.from_json(record)
+        if prompt is None:
+            cut = rewind(known, at, set or {})
+        elif set:
+            raise JournalError(
+                "a rewind changes a value or a prompt, not both", hint="leave out set= or prompt="
+            )
+        else:
+            cut = reword(known, at, prompt)
         return self._again(cut, "resume", settings, changed)
 
     def follow(self, record: Mapping[str, Any], **settings: Any) -> ProgramState:

@@ -145,7 +145,9 @@ class Branch:
 
     def child(self) -> Branch:
         """A new branch with this one's past; its session is the caller's to give."""
-        return Branch(self.run, self._child_path(), self)
+        child = Branch(self.run, self._child_path(), self)
+        self.run.record.split(child.path, self.path)
+        return child
 
     def fresh(self) -> Branch:
         """A new branch with no past."""
@@ -165,6 +167,7 @@ class Branch:
         self.inherited_pieces = len(self.transcript.pieces)
         self._pending = list(self.parent._pending)
         self._tokens = list(self.parent._tokens)
+        self.run.record.split(self.path, self.parent.path)
 
     def slot(self) -> str:
         """A name for a call that may run beside others of this branch, in order of calling."""

@@ -78,6 +78,7 @@ async def choose(branch: Branch, effect: Choose, site: Site) -> str:
         miss=miss,
         scores=dict(zip(effect.choices, outcome["scores"], strict=True)),
         computed_chars=computed,
+        replayed=entry is not None,
     )
     return outcome["choice"]  # type: ignore[no-any-return] # plain JSON data
 

@@ -4,9 +4,10 @@ What lives here: `Record` and the matching of a replayed effect against it. What
 where records are stored (the server's journal) or how effects are done (`perform.py`).
 
 Only what a program cannot compute itself is recorded: step results, hits, tool results, the
-seed, and the model's chat format. An entry's address is (path, seq): the branch and the count
-of effects on it. The idea is Temporal's: on resume the program's code runs again from its
-start, recorded results are handed back, and whatever it asks for must match what it asked then.
+seed, the model's chat format, and text that a person put in place of the program's (`rewind.py`).
+An entry's address is (path, seq): the branch and the count of effects on it. The idea is
+Temporal's: on resume the program's code runs again from its start, recorded results are handed
+back, and whatever it asks for must match what it asked then.
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ from phloem.programs.executor.failures import error_from_json, error_to_json, is
 from phloem.programs.executor.outcome import segments_from_json, segments_to_json
 from phloem.programs.protocol import Segment
 
-__all__ = ["Address", "Entry", "Mode", "Record", "RecordedFailure", "SessionState", "digest"]
+__all__ = [
+    "Address",
+    "Entry",
+    "Mode",
+    "Record",
+    "RecordedFailure",
+    "SessionState",
+    "depth",
+    "digest",
+    "text_path",
+]
 
 Address = tuple[str, int]
 Mode = Literal["write", "resume", "replay", "follow"]
@@ -72,6 +83,9 @@ class Entry:
     session: SessionState | None = None
     order: int = 0
     """How many effects the run had recorded before this one, on all branches."""
+    texts: tuple[int, ...] | None = None
+    """How many texts its branch had put in before it, after the same of each branch that it was
+    split from, up to the split. None: not known (an old record)."""
 
 
 class RecordedFailure(Exception):
@@ -81,6 +95,16 @@ class RecordedFailure(Exception):
         super().__init__(error)
         self.error = error
         self.text = text
+
+
+def depth(path: str) -> int:
+    """How many branches a branch was split from."""
+    return path.count(".") + 1 if path else 0
+
+
+def text_path(path: str, number: int) -> str:
+    """Where a record keeps the text that stands instead of a branch's text with this number."""
+    return f"{path}+{number}"
 
 
 def digest(*parts: Any) -> str:
@@ -111,6 +135,7 @@ class Record:
     _next: dict[str, int] = field(default_factory=dict, repr=False)
     _asked: dict[str, tuple[str, str | None, str]] = field(default_factory=dict, repr=False)
     _failed: dict[str, Entry] = field(default_factory=dict, repr=False)
+    _texts: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     def seed(self, given: int | None, draw: Callable[[], int]) -> int:
         """The run's random key: the recorded one, else `given`, else drawn and recorded."""
@@ -128,6 +153,26 @@ class Record:
                 now=fingerprint,
             )
         self.fingerprint = fingerprint
+
+    # --- texts
+
+    def split(self, child: str, parent: str) -> None:
+        """The branch `child` goes on with all that `parent` has put in so far."""
+        self._texts[child] = (*self._put_in(parent), 0)
+
+    def put(self, path: str, text: str) -> tuple[int, str]:
+        """`text` is put in on a branch: its number there, and the text that a rewind put in its
+        place, or itself."""
+        *before, number = self._put_in(path)
+        self._texts[path] = (*before, number + 1)
+        instead = self.entries.get(text_path(path, number))
+        return number, instead[0].outcome if instead else text
+
+    def _put_in(self, path: str) -> tuple[int, ...]:
+        branch = path.partition("~")[0]
+        return self._texts.get(branch, (0,) * (depth(branch) + 1))
+
+    # --- effects
 
     def replaying(self, path: str) -> bool:
         """Whether the next effect on `path` is answered from the record."""
@@ -192,7 +237,8 @@ class Record:
             return
         kind, name, request = self._asked[path]
         outcome = {**error_to_json(error), "text": text}
-        self._failed[path] = Entry(kind, name, request, outcome, node, line)
+        texts = self._put_in(path)
+        self._failed[path] = Entry(kind, name, request, outcome, node, line, texts=texts)
 
     def settle_failure(self, path: str | None = None) -> None:
         """Keep a failure that the program has handled: it asks for more on `path`, or (None)
@@ -212,7 +258,9 @@ class Record:
     def add(self, path: str, entry: Entry) -> Address:
         """Keep a new effect's outcome; returns its address."""
         known = self.entries.setdefault(path, [])
-        known.append(replace(entry, order=sum(map(len, self.entries.values()))))
+        texts = self._put_in(path) if entry.texts is None else entry.texts
+        order = sum(map(len, self.entries.values()))
+        known.append(replace(entry, order=order, texts=texts))
         self._next[path] = len(known)
         self._asked.pop(path, None)
         return (path, len(known) - 1)
@@ -276,4 +324,6 @@ def _entry(item: Mapping[str, Any]) -> Entry:
     fields = dict(item)
     if fields["session"] is not None:
         fields["session"] = SessionState.from_json(fields["session"])
+    if fields.get("texts") is not None:
+        fields["texts"] = tuple(fields["texts"])
     return Entry(**fields)

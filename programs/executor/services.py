@@ -60,6 +60,7 @@ async def search(
         partial=hits.partial,
         causes=hits.causes,
         fallback=hits.fallback,
+        replayed=entry is not None,
     )
     return hits
 
@@ -96,7 +97,14 @@ async def call_tool(branch: Branch, effect: CallTool, site: Site) -> Any:
             ),
         )
     run.emit(
-        StepFinished, site, branch.path, kind="tool", name=effect.name, text="", value=show(value)
+        StepFinished,
+        site,
+        branch.path,
+        kind="tool",
+        name=effect.name,
+        text="",
+        value=show(value),
+        replayed=entry is not None,
     )
     return value
 

@@ -35,6 +35,7 @@ async def generate(branch: Branch, effect: Generate, site: Site) -> Any:
     params = merge(branch.sampling, effect.options, seed=run.seed)
     request = _request(branch, effect, params) if run.keeps else ""
     entry = run.record.take(branch.path, "gen", effect.name, request)
+    replayed = entry is not None
     if entry is None:
         entry = await step_cache.find(branch, effect, params, request, site)
     if entry is not None:
@@ -62,7 +63,7 @@ async def generate(branch: Branch, effect: Generate, site: Site) -> Any:
                 hint="raise token_budget= or lower max_tokens",
                 text=results[0].text,
             )
-    return _keep(branch, effect, results, site)
+    return _keep(branch, effect, results, site, replayed=replayed)
 
 
 def _request(branch: Branch, effect: Generate, params: SamplingParams) -> str:
@@ -86,7 +87,14 @@ def append_known(
         branch.append([Text(text, heal=False, origin=site.origin)])
 
 
-def _keep(branch: Branch, effect: Generate, results: Sequence[StepResult], site: Site) -> Any:
+def _keep(
+    branch: Branch,
+    effect: Generate,
+    results: Sequence[StepResult],
+    site: Site,
+    *,
+    replayed: bool,
+) -> Any:
     run = branch.run
     usage = sum((result.usage for result in results), Usage())
     run.spend(usage)
@@ -114,6 +122,7 @@ def _keep(branch: Branch, effect: Generate, results: Sequence[StepResult], site:
         constraint=effect.constraint.to_json() if effect.constraint else None,
         computed_chars=first.computed_chars,
         logprobs=first.logprobs,
+        replayed=replayed,
     )
     return value
 

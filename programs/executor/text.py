@@ -22,10 +22,11 @@ __all__ = ["add_special", "add_text", "begin_role", "chat_format", "end_role", "
 
 
 def add_text(branch: Branch, effect: AddText, site: Site) -> None:
-    """Append ordinary text."""
-    branch.append([Text(effect.text, origin=site.origin)])
-    branch.transcript.add(effect.text)
-    branch.run.emit(Appended, site, branch.path, text=effect.text)
+    """Append ordinary text, or what a rewind put in its place."""
+    number, text = branch.run.record.put(branch.path, effect.text)
+    branch.append([Text(text, origin=site.origin)])
+    branch.transcript.add(text)
+    branch.run.emit(Appended, site, branch.path, text=text, number=number)
 
 
 def add_special(branch: Branch, effect: AddSpecial, site: Site) -> None:

@@ -98,7 +98,7 @@ class GenerateFields(BaseModel):
     stop_token_ids: list[TokenId] | None = None
     regex: str | None = None
     """The output must match this regular expression in full."""
-    deadline_s: Annotated[Number, Field(gt=0, le=86400)] | None = None
+    deadline_s: Annotated[Number, Field(ge=0.001, le=86400)] | None = None
     """Seconds from arrival within which the request must end."""
 
     logit_bias: Unsupported = None

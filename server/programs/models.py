@@ -63,7 +63,7 @@ class RunOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    deadline_s: Annotated[Number, Field(gt=0, le=86400)] | None = None
+    deadline_s: Annotated[Number, Field(ge=0.001, le=86400)] | None = None
     seed: Seed | None = None
     token_budget: Count | None = None
 
@@ -121,7 +121,8 @@ class RunReply(BaseModel):
 
 
 class StepReply(BaseModel):
-    """One effect of a run's record; `path` and `seq` are its address."""
+    """One effect of a run's record; `path` and `seq` are its address. One of kind "text" is text
+    that a rewind put in: its path is the branch, a "+" and the number of the text it replaces."""
 
     path: str
     seq: int
@@ -157,9 +158,12 @@ class Address(BaseModel):
 
 
 class RewindRequest(Address):
-    """Run again from a step. With `set` the step is not asked again but has this value."""
+    """Run again from a step. With `set` the step is not asked again but has this value. With
+    `prompt` it is asked with other text: for the one text that the program put in since the gen or
+    select before it, or an item for each (null: as it was)."""
 
     set: Any = None
+    prompt: Annotated[str, Strict()] | list[Annotated[str, Strict()] | None] | None = None
     stream: Flag = False
 
 

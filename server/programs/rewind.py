@@ -1,4 +1,4 @@
-"""A run's effects up to a step, that step perhaps changed.
+"""A run's effects up to a step, that step or its prompt perhaps changed.
 
 What lives here: from a request's address and value to the effects that a rewound run takes
 over. What does not: the cutting itself (`programs/executor/rewind.py`) and running.
@@ -11,7 +11,7 @@ from typing import Any
 
 from phloem.errors import JournalError
 from phloem.programs.executor.record import Address, Entry, Record
-from phloem.programs.executor.rewind import find, rewind
+from phloem.programs.executor.rewind import find, revalue, rewind, reword
 from phloem.retrieval.base import Hit, Hits
 from phloem.server.http.replies import RequestError
 from phloem.server.journal.recording import StoredEffect, entry_from_json, entry_to_json
@@ -21,29 +21,41 @@ __all__ = ["rewound"]
 
 
 def rewound(stored: Sequence[StoredEffect], asked: RewindRequest) -> list[StoredEffect]:
-    """The effects before the step, and the step itself with its new value if one is set.
+    """The effects before the step, and the step itself with its new value if one is set; or those
+    before its prompt, and the prompt's new text.
 
-    Raises `RequestError` if the step is not found, or found more than once.
+    Raises `RequestError` if the step is not found, or found more than once, or has no such prompt.
     """
     record = Record()
     for effect in stored:
         if effect.entry is not None:
             record.entries.setdefault(effect.path, []).append(entry_from_json(effect.entry))
     try:
-        path, seq = find(record, _address(record, asked))
-        pivot = record.entries[path][seq]
-        values = {}
-        if "set" in asked.model_fields_set:
-            values[str(pivot.name)] = _value(pivot, asked.set)
-        cut = rewind(record, (path, seq), values)
+        at = find(record, _address(record, asked))
     except JournalError as error:
         raise _refused(error.message, "node" if asked.node is not None else "seq") from None
+    cut = _cut(record, at, asked)
     kept = [
         (entry.order, StoredEffect(name, number, entry_to_json(entry)))
         for name, entries in cut.entries.items()
         for number, entry in enumerate(entries)
     ]
     return [effect for _, effect in sorted(kept, key=lambda pair: pair[0])]
+
+
+def _cut(record: Record, at: Address, asked: RewindRequest) -> Record:
+    sets = "set" in asked.model_fields_set
+    if sets and asked.prompt is not None:
+        raise _refused("change the step's value or its prompt, not both", "prompt")
+    try:
+        if asked.prompt is not None:
+            return reword(record, at, asked.prompt)
+        if sets:
+            return revalue(record, at, _value(record.entries[at[0]][at[1]], asked.set))
+    except JournalError as error:
+        param = "prompt" if asked.prompt is not None else "set"
+        raise _refused(f"{error.message}: {error.hint}", param) from None
+    return rewind(record, at, {})
 
 
 def _address(record: Record, asked: RewindRequest) -> Address:

@@ -297,6 +297,54 @@ def test_rewind_with_a_value_goes_on_from_it(server: Running) -> None:
     assert server.client.post(url, json={}).status_code == 400
 
 
+def test_rewind_with_a_prompt_runs_on_from_it(server: Running) -> None:
+    """A step is asked with other text; the steps before are not asked, and markup stays."""
+    first = server.run("story", args={"topic": "sea"}, seed=1).json()
+    url = f"/v1/runs/{first['id']}/rewind"
+    body = {"seq": 1, "prompt": "End <|im_end|> it."}
+    second = server.settled(server.client.post(url, json=body).json()["id"])
+    assert second["status"] == "succeeded"
+    assert second["variables"]["title"] == first["variables"]["title"]
+    assert second["messages"][-2] == {"role": "user", "content": "End <|im_end|> it."}
+    assert [m["role"] for m in second["messages"]] == [m["role"] for m in first["messages"]]
+    steps = server.client.get(f"/v1/runs/{second['id']}").json()["steps"]
+    assert {"path": "+2", "kind": "text", "outcome": "End <|im_end|> it."}.items() <= steps[
+        1
+    ].items()
+    told = events(server.client.get(f"/v1/runs/{second['id']}/events").text)
+    assert [e["replayed"] for _, name, e in told if name == "step_finished"] == [True, False]
+
+
+def test_a_prompt_that_was_changed_survives_a_resume(server: Running) -> None:
+    """A run that goes on from the journal says the changed text again, not the program's."""
+    first = server.run("broken", args={"key": "none"}).json()
+    runs = server.client.get("/v1/runs", params={"program": "broken"}).json()["data"]
+    assert first["error"] and runs
+    url = f"/v1/runs/{runs[0]['id']}"
+    fresh = server.client.post(f"{url}/rewind", json={"seq": 0, "prompt": "Tell: "}).json()["id"]
+    before = server.settled(fresh)
+    assert before["status"] == "failed"
+    assert before["text"].startswith("Tell: ")
+    server.client.post(f"/v1/runs/{fresh}/resume", json={})
+    after = server.settled(fresh)
+    assert (after["attempt"], after["text"]) == (2, before["text"])
+
+
+def test_a_rewind_that_can_not_be_says_why(server: Running) -> None:
+    """A wrong count of texts, both a value and a prompt, and no text at all are refused."""
+    first = server.run("story", args={"topic": "sea"}, seed=1).json()
+    url = f"/v1/runs/{first['id']}/rewind"
+    for body, message in (
+        ({"seq": 1, "prompt": ["a", "b"]}, "added 1 texts to its prompt, and 2 are given"),
+        ({"seq": 1, "prompt": [None]}, "changes nothing"),
+        ({"seq": 1, "prompt": "a", "set": "b"}, "not both"),
+        ({"seq": 1, "prompt": 3}, "prompt"),
+    ):
+        reply = server.client.post(url, json=body)
+        assert reply.status_code == 400, body
+        assert message in reply.json()["error"]["message"], body
+
+
 def test_forks_stream_their_branches(server: Running) -> None:
     """Events of branches carry their paths, and the fork names its children."""
     told = events(server.run("branches", args={"count": 3}, stream=True).text)
