@@ -159,7 +159,6 @@ class Supervisor:
                     f"the engine process {end.how} while it loaded the model", hint="see the log"
                 )
                 self._set("failed")
-                self.inflight.detach(lambda: self._error or _stopped(), refuse=False)
                 return
             failures = 1 if end.lived_s >= self._limits.stable_s else failures + 1
             pause = self._limits.pause(failures)

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from phloem.errors import ConfigError, PromptTooLong
+from phloem.errors import ConfigError, EngineRestarted, PromptTooLong
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import (
     Backend,
@@ -81,8 +81,26 @@ async def candidates(backend: Backend, job: Job) -> AsyncGenerator[Item, None]:
     """The progress of all candidates of a job as it comes; see `Item`.
 
     Raises `PromptTooLong` before anything is computed, and what `Session.generate` raises;
-    the first candidate to fail ends the others.
+    the first candidate to fail ends the others. A job that loses its engine before anything came
+    of it is done once more.
     """
+    told = False
+    try:
+        async with contextlib.aclosing(_once(backend, job)) as items:
+            async for item in items:
+                told = True
+                yield item
+    except EngineRestarted:
+        if told:
+            raise
+    else:
+        return
+    async with contextlib.aclosing(_once(backend, job)) as items:
+        async for item in items:
+            yield item
+
+
+async def _once(backend: Backend, job: Job) -> AsyncGenerator[Item, None]:
     rooms = [await _room(backend, prompt, job.max_tokens) for prompt in job.prompts]
     sessions: list[Session] = []
     streams = []

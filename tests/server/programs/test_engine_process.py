@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -59,8 +60,8 @@ def kill(server: Running, how: signal.Signals = signal.SIGKILL) -> None:
     """Send a signal to the engine's process."""
     supervisor = server.state.engine.supervisor
     assert supervisor is not None
-    if supervisor.pid is not None:
-        os.kill(supervisor.pid, how)
+    with contextlib.suppress(ProcessLookupError):  # it is being replaced just now
+        os.kill(supervisor.pid or 0x7FFFFFFF, how)
 
 
 def wait(server: Running, ready: bool) -> dict[str, Any]:
@@ -169,11 +170,31 @@ def test_a_run_that_loses_every_engine_fails(server, pool):
     assert after == before + 3
 
 
-def test_requests_that_were_computing_are_told_to_come_again(server, pool):
-    """A chat request whose engine dies gets a 503 with Retry-After."""
-    waiting: Future[httpx.Response] = pool.submit(server.chat, max_tokens=3000, ignore_eos=True)
+def test_a_request_that_nothing_came_of_is_done_once_more(server, pool):
+    """One whose engine dies before its first token is answered by the next engine."""
+    quiet = server.chat(max_tokens=8).json()["choices"][0]["message"]
+    kill(server, signal.SIGSTOP)
+    waiting: Future[httpx.Response] = pool.submit(server.chat, max_tokens=8)
     computing(server)
     kill(server)
+    assert waiting.result().json()["choices"][0]["message"] == quiet
+    wait(server, True)
+
+
+def test_requests_that_something_came_of_are_told_to_come_again(server, pool):
+    """A chat request that had tokens is a 503 with Retry-After, or, streamed, an error event."""
+    long = {"max_tokens": 3000, "ignore_eos": True}
+    waiting: Future[httpx.Response] = pool.submit(server.chat, **long)
+    body = server.chat_body(stream=True, **long)
+    with server.client.stream("POST", "/v1/chat/completions", json=body) as stream:
+        lines = stream.iter_lines()
+        texts = (line for line in lines if '"content":"' in line and "role" not in line)
+        for _ in range(20):
+            next(texts)
+        kill(server)
+        rest = [line for line in lines if line.startswith("data: ")]
+    assert json.loads(rest[-2][6:])["error"]["code"] == "engine_restarted"
+    assert rest[-1] == "data: [DONE]"
     reply = waiting.result()
     assert reply.status_code == 503
     assert reply.json()["error"]["code"] == "engine_restarted"
@@ -210,7 +231,7 @@ def test_a_stream_that_has_told_text_ends_with_the_error(server, expected):
     assert json.loads(events[-2]["data"])["code"] == "engine_restarted"
     assert "restarted" not in names
     assert server.client.post(f"/v1/runs/{run}/resume", json={}).status_code == 202
-    assert server.settled(run)["value"] == expected[2]
+    assert server.settled(run, seconds=120)["value"] == expected[2]
 
 
 def test_a_reader_of_a_background_run_sees_the_new_attempt(server, expected):
@@ -224,7 +245,7 @@ def test_a_reader_of_a_background_run_sees_the_new_attempt(server, expected):
     assert [one[0] for one in ids] == ["1"] * first + ["2"] * (len(ids) - first)
     assert [int(one[1]) for one in ids[first:]] == list(range(len(ids) - first))
     assert names[-1] == "done"
-    assert server.settled(run)["value"] == expected[3]
+    assert server.settled(run, seconds=120)["value"] == expected[3]
 
 
 def test_a_process_of_its_own_is_the_default(monkeypatch):
