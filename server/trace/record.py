@@ -112,7 +112,6 @@ class Exchange:
     request_id: str | None = None
     trace_id: str | None = None
     run: str | None = None
-    step: str | None = None
     program: str | None = None
     model: str | None = None
     stream: bool = False

@@ -37,9 +37,10 @@ class Step:
     record is not known, or holds no such entry: a failure that ended the run).
 
     `prompt` is the branch's text when the step began, of which the first `reused_chars` came
-    from the cache (None: not known). `text` is what it generated or chose. `error` is the type
-    and message of its failure. Times are milliseconds since the run began; `ended_ms` None: it
-    never ended.
+    from the cache (None: not known); `added` are the program's own texts in it that came since the
+    gen or select before on this branch. `text` is what it generated or chose. `replayed`: it is
+    from the record of an earlier run. `error` is the type and message of its failure. Times are
+    milliseconds since the run began; `ended_ms` None: it never ended.
     """
 
     path: str
@@ -53,6 +54,7 @@ class Step:
     ended_ms: float | None = None
     asked: Mapping[str, Any] | None = None
     prompt: str = ""
+    added: tuple[str, ...] = ()
     reused_chars: int | None = None
     text: str = ""
     pieces: tuple[Piece, ...] = ()
@@ -68,6 +70,7 @@ class Step:
     index: str | None = None
     hits: tuple[Mapping[str, Any], ...] = ()
     partial: bool = False
+    replayed: bool = False
     error: tuple[str, str] | None = None
     before: Mapping[str, Any] = field(default_factory=dict)
     after: Mapping[str, Any] = field(default_factory=dict)
@@ -82,11 +85,20 @@ class Step:
 class _Branch:
     text: str = ""
     variables: dict[str, Any] = field(default_factory=dict)
+    added: list[str] = field(default_factory=list)
+    """Texts that no step has been asked with yet."""
     done: int = 0
     """Entries of the record that belong to steps so far."""
 
     def child(self) -> _Branch:
         return _Branch(self.text, dict(self.variables))
+
+    def take_added(self, kind: str) -> tuple[str, ...]:
+        if kind not in {"gen", "select"}:
+            return ()
+        found = tuple(self.added)
+        self.added.clear()
+        return found
 
 
 def steps_of(run: RunTrace) -> tuple[Step, ...]:
@@ -120,6 +132,8 @@ class _Reading:
                 branch.variables.update(event["args"])
             case "appended":
                 branch.text += event["text"]
+                if event.get("number") is not None:
+                    branch.added.append(event["text"])
             case "step_started":
                 self._start(event, branch)
             case "token":
@@ -155,6 +169,7 @@ class _Reading:
                 started_ms=1000 * event["at"],
                 asked=event.get("asked"),
                 prompt=branch.text,
+                added=branch.take_added(event["kind"]),
                 before=dict(branch.variables),
                 after=dict(branch.variables),
             )
@@ -191,6 +206,7 @@ class _Reading:
             if step.name is not None:
                 branch.variables[step.name] = found["value"]
         found["seq"] = self._address(step, branch)
+        found["replayed"] = bool(event.get("replayed"))
         self.steps[at] = replace(step, **found, after=dict(branch.variables))
 
     def _address(self, step: Step, branch: _Branch) -> int | None:

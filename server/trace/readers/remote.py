@@ -76,6 +76,11 @@ class RemoteReader:
                 break
         return facets_of(found)
 
+    def post(self, path: str, body: bytes) -> httpx.Response:
+        """Send JSON to the server; its answer, whatever it is. Raises `JournalError` if there is
+        none."""
+        return self._sent("POST", path, content=body, headers={"content-type": "application/json"})
+
     def _runs(self, asked: dict[str, Any], cursor: str | None) -> Iterator[dict[str, Any]]:
         while True:
             known = {"limit": PAGE, "cursor": cursor} | asked
@@ -111,8 +116,14 @@ class RemoteReader:
         return reply.text
 
     def _call(self, path: str, asked: dict[str, Any] | None = None) -> httpx.Response:
+        return self._sent("GET", path, params=asked, headers={})
+
+    def _sent(
+        self, method: str, path: str, *, headers: dict[str, str], **content: Any
+    ) -> httpx.Response:
+        headers = self._headers | headers
         try:
-            return httpx.get(self._url + path, params=asked, headers=self._headers, timeout=30)
+            return httpx.request(method, self._url + path, headers=headers, timeout=30, **content)
         except httpx.HTTPError as error:
             raise JournalError(f"{self._url} can't be reached: {error}") from error
 

@@ -57,9 +57,8 @@ class Reading:
             client=raw.client or None,
             upstream=self._upstream,
             request_id=raw.header("x-request-id", response=True) or None,
-            trace_id=trace_of(raw) or trace_of_response(raw),
+            trace_id=trace_of(raw) or _answered_trace(raw),
             run=run_of_exchange(raw),
-            step=raw.header("x-phloem-step") or None,
             program=_program(raw, asked),
             model=reply.model or _string(asked.get("model")),
             stream="text/event-stream" in raw.header("content-type", response=True),
@@ -99,7 +98,7 @@ class Reading:
         return Body(text=text, size=body.size, cut=body.cut, content_type=content_type or None)
 
 
-def trace_of_response(raw: RawExchange) -> str | None:
+def _answered_trace(raw: RawExchange) -> str | None:
     """The trace that the upstream says it worked in."""
     parts = raw.header("traceparent", response=True).split("-")
     return parts[1] if len(parts) == 4 and len(parts[1]) == 32 else None
