@@ -156,7 +156,7 @@ def look(page: Page, url: str, scheme: str) -> None:
     shoot(page, "graph")
     page.locator("#tab-timeline").click()
     open_step(page, "verdict")
-    page.locator(".rewind summary").click()
+    page.locator(".rewind summary").first.click()
     page.locator("textarea[name=set]").fill("no, because the passages say nothing of it.")
     page.get_by_role("button", name="Run on with this").click()
     page.locator(".compare[data-status=succeeded]").wait_for(timeout=120_000)

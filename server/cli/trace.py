@@ -223,7 +223,7 @@ def export(source: str, trace: str, out: Path) -> None:
 
 def ui(source: str, host: str, port: int) -> None:
     """Show the traces of a source in a browser until a stop signal."""
-    app = create_viewer(open_reader(source, os.environ))
+    app = create_viewer(open_reader(source, os.environ), host=host)
     typer.echo(f"traces of {source}: http://{host}:{port}/traces")
     uvicorn.run(app, host=host, port=port, log_level="warning")
 

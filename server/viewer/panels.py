@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from urllib.parse import quote
 
 from phloem.server.trace.reader import TraceNotFound
 from phloem.server.trace.record import RunTrace
@@ -36,8 +37,8 @@ class Change:
 
 
 class Story:
-    """A trace as it is shown. `prompt` bounds the characters of a prompt. `can_rewind`: the page
-    comes from the server that has the run."""
+    """A trace as it is shown. `prompt` bounds the characters of a prompt. `can_rewind`: the page's
+    own server has the run, or passes rewinds on to the one that has it."""
 
     def __init__(self, run: RunTrace, *, prompt: int = PROMPT, can_rewind: bool = False) -> None:
         self.run = run
@@ -86,6 +87,22 @@ class Story:
         error = () if self.run.error is None else ("error",)
         nodes = [f"nodes/{number}" for number in range(len(self.graph.nodes) if self.graph else 0)]
         return ("run", *error, *nodes, *(row.opens for row in self.rows if row.opens))
+
+    @property
+    def home(self) -> str | None:
+        """The run's page on the server that has it, where that is another one and known."""
+        source = self.run.source or ""
+        if self.can_rewind or not source.startswith(("http://", "https://")):
+            return None
+        return f"{source}/traces?run={quote(self.run.id, safe='')}"
+
+    def why_no_rewind(self, step: Step) -> str:
+        """What to tell where a rewind would be offered."""
+        if self.run.finished is None:
+            return "The run goes on. It can be rewound when it is over."
+        if self.can_rewind and step.seq is None:
+            return "This step can't be rewound: the run's record holds no outcome of it."
+        return "This is a trace that was kept. Only the server that ran it can rewind it."
 
     def passes(self, node: str) -> tuple[Row, ...]:
         """The rows of a drawn node."""

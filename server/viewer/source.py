@@ -58,11 +58,11 @@ class _Stories:
 
 
 class ReaderSource:
-    """The traces of a reader, the same for all who ask."""
+    """The traces of a reader, the same for all who ask. `can_rewind` as in `Story`."""
 
-    def __init__(self, reader: TraceReader) -> None:
+    def __init__(self, reader: TraceReader, *, can_rewind: bool = False) -> None:
         self._reader = reader
-        self._stories = _Stories(can_rewind=False)
+        self._stories = _Stories(can_rewind=can_rewind)
 
     def reader(self, caller: str | None) -> TraceReader:
         """See `TraceSource`."""

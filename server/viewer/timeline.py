@@ -152,7 +152,7 @@ def _step(number: int, step: Step, total: float) -> Row:
         path=step.path,
         line=step.line,
         ms=took,
-        note=_note(step),
+        note=f"{_note(step)} · replayed" if step.replayed else _note(step),
         bars=tuple(bars) or (_bar(step.kind, at, 0.0, total),),
         failed=step.error is not None,
         node=step.node,

@@ -203,11 +203,9 @@ class RunPage {
     });
   }
 
-  async rewind(form, changed) {
-    const { run, path, seq, kind } = form.dataset;
-    const body = { path, seq: Number(seq) };
-    const text = form.elements.set.value;
-    if (changed) body.set = kind === "gen" || kind === "select" ? text : parsed(text);
+  async rewind(form, changes) {
+    const { run, path, seq } = form.dataset;
+    const body = { path, seq: Number(seq), ...(changes ? changeOf(form) : {}) };
     const fresh = await post(`v1/runs/${encodeURIComponent(run)}/rewind`, body);
     await go(`?${new URLSearchParams({ run, with: fresh.id })}`);
   }
@@ -219,6 +217,20 @@ class RunPage {
     await go(`?${new URLSearchParams({ run, with: fresh.id })}`);
   }
 }
+
+// What the form of a rewind changes: the step's value, or texts of its prompt (null: as it was).
+function changeOf(form) {
+  const texts = [...form.querySelectorAll("[name=prompt]")];
+  if (texts.length) {
+    if (!texts.some(isEdited)) throw new Error("No text of the prompt was changed.");
+    return { prompt: texts.map((one) => (isEdited(one) ? one.value : null)) };
+  }
+  const text = form.elements.set.value;
+  return { set: ["gen", "select"].includes(form.dataset.kind) ? text : parsed(text) };
+}
+
+// The value of a field has other line ends than its text may have.
+const isEdited = (field) => field.value !== field.defaultValue.replace(/\r\n?/g, "\n");
 
 function parsed(text) {
   try {

@@ -201,6 +201,29 @@ def test_a_changed_text_must_fit(page: Any, server: Running) -> None:
     expect(page.locator(".pair.same").first).to_contain_text("mood")
 
 
+def test_an_edited_prompt_runs_on_and_is_seen_beside_the_old(page: Any, server: Running) -> None:
+    """A text of a step's prompt is edited: what came before is marked as taken from the record, the
+    step is run anew, and both prompts stand side by side with the difference marked."""
+    open_run(page, server.url, "tour")
+    row(page, "said").click()
+    page.get_by_text("Edit the prompt and run on").click()
+    field = page.get_by_label("Text 1 of the prompt")
+    expect(field).to_have_value("Go on.")
+    page.get_by_role("button", name="Run on with this prompt").click()
+    expect(page.locator("#notice")).to_contain_text("No text of the prompt was changed")
+    field.fill("Go <b>back</b>.")
+    page.get_by_role("button", name="Run on with this prompt").click()
+    expect(page.locator(".compare[data-status=succeeded]")).to_be_visible(timeout=15_000)
+    mood, said = page.locator(".pair").nth(0), page.locator(".pair").nth(1)
+    expect(mood).to_contain_text("from the record")
+    expect(said).to_contain_text("run anew")
+    expect(said.locator("details mark.gone").first).to_contain_text("on")
+    expect(said.locator("details mark.came").first).to_contain_text("<b>back</b>")
+    page.get_by_role("link").filter(has_text="run_").last.click()
+    row(page, "mood").click()
+    expect(page.locator(".panel .facts").first).to_contain_text("the record")
+
+
 def test_a_run_can_be_made_again_with_other_arguments(page: Any, server: Running) -> None:
     """The overview starts the program anew and shows both runs; what is no JSON is refused."""
     open_run(page, server.url, "tour")
@@ -242,7 +265,7 @@ def test_everything_that_acts_has_a_name(page: Any, server: Running) -> None:
     """Fields, buttons, rows and nodes have accessible names."""
     open_run(page, server.url, "tour")
     row(page, "mood").click()
-    expect(page.locator(".rewind")).to_be_visible()
+    expect(page.locator(".rewind")).to_have_count(2)
     nameless = page.evaluate(
         """() => [...document.querySelectorAll('button, input, select, textarea, a, [role=option], '
             + '[role=button], [role=listbox], [role=tab]')]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import phloem as ph
@@ -206,3 +208,39 @@ def test_a_conversation_shows_each_message_once() -> None:
 def test_times_are_short(value: float | None, text: str) -> None:
     """Three digits or so, in the unit that fits."""
     assert ms(value) == text
+
+
+def test_a_steps_own_texts_are_those_since_the_step_before() -> None:
+    """Markup is not among them; a retrieval or a tool between does not divide them."""
+
+    @ph.tool
+    def clock() -> str:
+        return "noon"
+
+    @ph.function
+    def two(s: ph.State) -> None:
+        s += ph.user("First.")
+        s += ph.assistant("I say " + ph.gen("a"))
+        s += ph.user("Second.")
+        s += f"It is {clock()}." + ph.gen("b")
+
+    steps = Story(traced(two, ["x", "y"])).steps
+    assert [(step.kind, step.added) for step in steps] == [
+        ("gen", ("First.", "I say ")),
+        ("tool", ()),
+        ("gen", ("Second.", "It is noon.")),
+    ]
+
+
+def test_what_can_not_be_rewound_says_why() -> None:
+    """A kept trace, a run that goes on, and a step without an outcome each have their reason."""
+    kept = traced(twice, ["a", "b"], topic="t")
+    step = Story(kept).steps[0]
+    assert "kept" in Story(kept).why_no_rewind(step)
+    assert "goes on" in Story(replace(kept, finished=None)).why_no_rewind(step)
+    assert "no outcome" in Story(kept, can_rewind=True).why_no_rewind(replace(step, seq=None))
+    there = replace(kept, source="http://a:1")
+    assert (Story(there).home, Story(there, can_rewind=True).home) == (
+        "http://a:1/traces?run=run_1",
+        None,
+    )
