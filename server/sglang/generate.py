@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -17,13 +16,9 @@ from starlette.responses import Response
 
 from phloem.errors import ConfigError
 from phloem.programs.protocol import (
-    Backend,
-    ScoredChoice,
     StepResult,
-    Text,
     TokenEvent,
     TokenLogprob,
-    Usage,
 )
 from phloem.server.generation.job import Job
 from phloem.server.generation.run import admitted, collect, generate
@@ -35,7 +30,7 @@ from phloem.server.http.sse import EventStream, event
 from phloem.server.http.state import ServerState, State
 from phloem.server.openai.common_reply import DONE, error_events, finish, new_id
 from phloem.server.sglang.models import FinishReason, GenerateReply, GenerateRequest, MetaInfo
-from phloem.server.sglang.scoring import score_rows, score_texts
+from phloem.server.sglang.scoring import score_prompts
 
 __all__ = ["router"]
 
@@ -57,6 +52,8 @@ async def generate_endpoint(body: GenerateRequest, request: Request, state: Stat
         replies = await while_connected(request, work)
     except Aborted as error:
         replies = [_aborted(error)] * len(body.prompts) * body.sampling_params.n
+    for reply, rid in zip(replies, body.rids, strict=False):
+        reply.meta_info.id = rid
     data = [reply.model_dump(exclude_none=True) for reply in replies]
     return json_reply(200, data[0] if body.single else data)
 
@@ -66,7 +63,7 @@ async def _replies(
 ) -> list[GenerateReply]:
     arrived = request.state.arrived
     if body.scores_only:
-        scoring = _score(state.engine.backend, body, _namespace(state, request, body))
+        scoring = score_prompts(state.engine.backend, body, _namespace(state, request, body))
         return await admitted(state, "generate", scoring, arrived)
     job = await asyncio.to_thread(_job, state, request, body)
     results = await collect(state, "generate", job, arrived)
@@ -102,87 +99,15 @@ def _job(state: ServerState, request: Request, body: GenerateRequest) -> Job:
     )
 
 
-async def _score(backend: Backend, body: GenerateRequest, namespace: str) -> list[GenerateReply]:
-    """Prefill only: no output, but the prompt's log-probabilities where asked."""
-    if body.rows:
-        starts = body.starts if body.return_logprob else [len(row) - 1 for row in body.rows]
-        scored = await score_rows(backend, body.rows, starts, namespace)
-        return [
-            _scored(body, row[at], *one)
-            for row, at, one in zip(body.rows, starts, scored, strict=True)
-        ]
-    if not body.return_logprob:
-        counts = [await backend.prefill([Text(text)], namespace=namespace) for text in body.texts]
-        return [_prefilled(count) for count in counts]
-    if body.top_logprobs_num:
-        raise ConfigError("texts are scored without alternatives", param="top_logprobs_num")
-    if isinstance(body.logprob_start_len, list):
-        raise ConfigError("give one position for all texts", param="logprob_start_len")
-    replies = []
-    for choice in await score_texts(backend, body.texts, namespace):
-        reply = _prefilled(len(choice.tokens))
-        start = max(0, body.logprob_start_len or 0)
-        listed = _listed(body, choice.unconditional, choice)
-        reply.meta_info.input_token_logprobs = listed[start:]
-        reply.meta_info.output_token_logprobs = []
-        replies.append(reply)
-    return replies
-
-
-def _scored(body: GenerateRequest, first: int, choice: ScoredChoice, usage: Usage) -> GenerateReply:
-    """`first` is the token before the scored ones; it has no value, as in SGLang."""
-    reply = _prefilled(usage.prompt + len(choice.tokens), min(usage.reused, usage.prompt))
-    if not body.return_logprob:
-        return reply
-    if body.top_logprobs_num > 1:
-        raise ConfigError("one alternative is known for prompts", param="top_logprobs_num")
-    listed: list[list[Any]] = [[None, first, None], *_listed(body, choice.logprobs, choice)]
-    reply.meta_info.input_token_logprobs = listed
-    reply.meta_info.output_token_logprobs = []
-    if body.top_logprobs_num:
-        best = [[[logprob, token, None]] for token, logprob in choice.best]
-        reply.meta_info.input_top_logprobs = [None, *best]
-    return reply
-
-
-def _listed(
-    body: GenerateRequest, logprobs: Sequence[float | None], choice: ScoredChoice
-) -> list[list[Any]]:
-    """[log-probability, token, text] for each token."""
-    texts = choice.pieces if body.return_text_in_logprobs else (None,) * len(choice.tokens)
-    return [list(one) for one in zip(logprobs, choice.tokens, texts, strict=True)]
-
-
-def _prefilled(count: int, cached: int = 0) -> GenerateReply:
-    reason = FinishReason(type="length", length=0)
-    meta = _meta(reason, prompt_tokens=count, cached_tokens=cached)
-    return GenerateReply(text="", output_ids=[], meta_info=meta)
-
-
 def _aborted(error: Aborted) -> GenerateReply:
     reason = FinishReason(type="abort", message=error.message)
-    return GenerateReply(text="", output_ids=[], meta_info=_meta(reason))
-
-
-def _meta(
-    reason: FinishReason | None,
-    prompt_tokens: int = 0,
-    completion_tokens: int = 0,
-    cached_tokens: int = 0,
-) -> MetaInfo:
-    return MetaInfo(
-        id=new_id("gen"),
-        finish_reason=reason,
-        prompt_tokens=prompt_tokens,
-        completion_tokens=completion_tokens,
-        cached_tokens=cached_tokens,
-    )
+    return GenerateReply(text="", output_ids=[], meta_info=MetaInfo(finish_reason=reason))
 
 
 def _reply(result: StepResult, body: GenerateRequest) -> GenerateReply:
     reason = finish(result)
-    meta = _meta(
-        FinishReason(
+    meta = MetaInfo(
+        finish_reason=FinishReason(
             type=reason,
             matched=result.stop,
             length=len(result.tokens) if reason == "length" else None,
@@ -212,11 +137,12 @@ async def _events(
     """Each event repeats the output so far, as SGLang's do; the last has the reason."""
     texts: dict[int, str] = {}
     tokens: dict[int, list[int]] = {}
+    ident = body.rids[0] if body.rids else new_id("gen")
 
     def so_far(index: int, piece: TokenEvent) -> GenerateReply:
         texts[index] = texts.get(index, "") + piece.text
         tokens.setdefault(index, []).extend(piece.tokens)
-        meta = _meta(None, completion_tokens=len(tokens[index]))
+        meta = MetaInfo(finish_reason=None, completion_tokens=len(tokens[index]))
         return GenerateReply(text=texts[index], output_ids=tokens[index], meta_info=meta)
 
     work = generate(state, "generate", job, request.state.arrived)
@@ -226,6 +152,7 @@ async def _events(
             async for index, item in items:
                 whole = isinstance(item, StepResult)
                 reply = _reply(item, body) if isinstance(item, StepResult) else so_far(index, item)
+                reply.meta_info.id = ident
                 data = reply.model_dump(exclude_none=whole)
                 if len(job.prompts) * job.n > 1:
                     data["index"] = index

@@ -14,9 +14,10 @@ from phloem.errors import ConfigError, ConstraintError
 from phloem.grammar.spec import Analyser, Constraint
 from phloem.programs.protocol import SamplingParams, Text
 from phloem.server.generation.job import Prompt, Tokens
+from phloem.server.openai.common_reply import new_id
 from phloem.server.openai.fields import Count, Flag, Number, TokenId, wrong
 
-__all__ = ["GenerateReply", "GenerateRequest", "MetaInfo", "Sampling"]
+__all__ = ["FinishReason", "GenerateReply", "GenerateRequest", "MetaInfo", "Sampling"]
 
 Texts = list[Annotated[str, Field(min_length=1)]]
 Ids = Annotated[list[TokenId], Field(min_length=1)]
@@ -196,7 +197,7 @@ class FinishReason(BaseModel):
 class MetaInfo(BaseModel):
     """Counts of one output. Log-probabilities are [logprob, token id, text]."""
 
-    id: str
+    id: str = Field(default_factory=lambda: new_id("gen"))
     finish_reason: FinishReason | None
     prompt_tokens: int = 0
     completion_tokens: int = 0

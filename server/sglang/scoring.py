@@ -1,21 +1,84 @@
-"""Log-probabilities of whole prompts, for clients that score choices by themselves.
+"""POST /generate without output: prompts prefilled, or scored for clients that choose themselves.
 
-What lives here: the detours over `Session.score`, for texts and for token ids. What does not:
-phloem's own `select`, which scores choices without repeating their prefix.
+What lives here: the detours over `Session.score`, for texts and for token ids, and their replies.
+What does not: phloem's own `select`, which scores choices without repeating their prefix.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
-from phloem.errors import Unsupported
-from phloem.programs.protocol import Backend, ScoredChoice, Snapshot, Usage
+from phloem.errors import ConfigError, Unsupported
+from phloem.programs.protocol import Backend, ScoredChoice, Snapshot, Text, Usage
+from phloem.server.sglang.models import FinishReason, GenerateReply, GenerateRequest, MetaInfo
 
-__all__ = ["score_rows", "score_texts"]
+__all__ = ["score_prompts"]
 
 
-async def score_texts(backend: Backend, texts: Sequence[str], namespace: str) -> list[ScoredChoice]:
+async def score_prompts(
+    backend: Backend, body: GenerateRequest, namespace: str
+) -> list[GenerateReply]:
+    """Prefill only: no output, but the prompt's log-probabilities where asked."""
+    if body.rows:
+        starts = body.starts if body.return_logprob else [len(row) - 1 for row in body.rows]
+        scored = await _score_rows(backend, body.rows, starts, namespace)
+        return [
+            _scored(body, row[at], *one)
+            for row, at, one in zip(body.rows, starts, scored, strict=True)
+        ]
+    if not body.return_logprob:
+        counts = [await backend.prefill([Text(text)], namespace=namespace) for text in body.texts]
+        return [_prefilled(count) for count in counts]
+    if body.top_logprobs_num:
+        raise ConfigError("texts are scored without alternatives", param="top_logprobs_num")
+    if isinstance(body.logprob_start_len, list):
+        raise ConfigError("give one position for all texts", param="logprob_start_len")
+    replies = []
+    for choice in await _score_texts(backend, body.texts, namespace):
+        reply = _prefilled(len(choice.tokens))
+        start = max(0, body.logprob_start_len or 0)
+        listed = _listed(body, choice.unconditional, choice)
+        reply.meta_info.input_token_logprobs = listed[start:]
+        reply.meta_info.output_token_logprobs = []
+        replies.append(reply)
+    return replies
+
+
+def _scored(body: GenerateRequest, first: int, choice: ScoredChoice, usage: Usage) -> GenerateReply:
+    """`first` is the token before the scored ones; it has no value, as in SGLang."""
+    reply = _prefilled(usage.prompt + len(choice.tokens), min(usage.reused, usage.prompt))
+    if not body.return_logprob:
+        return reply
+    if body.top_logprobs_num > 1:
+        raise ConfigError("one alternative is known for prompts", param="top_logprobs_num")
+    listed: list[list[Any]] = [[None, first, None], *_listed(body, choice.logprobs, choice)]
+    reply.meta_info.input_token_logprobs = listed
+    reply.meta_info.output_token_logprobs = []
+    if body.top_logprobs_num:
+        best = [[[logprob, token, None]] for token, logprob in choice.best]
+        reply.meta_info.input_top_logprobs = [None, *best]
+    return reply
+
+
+def _listed(
+    body: GenerateRequest, logprobs: Sequence[float | None], choice: ScoredChoice
+) -> list[list[Any]]:
+    """[log-probability, token, text] for each token."""
+    texts = choice.pieces if body.return_text_in_logprobs else (None,) * len(choice.tokens)
+    return [list(one) for one in zip(logprobs, choice.tokens, texts, strict=True)]
+
+
+def _prefilled(count: int, cached: int = 0) -> GenerateReply:
+    reason = FinishReason(type="length", length=0)
+    meta = MetaInfo(finish_reason=reason, prompt_tokens=count, cached_tokens=cached)
+    return GenerateReply(text="", output_ids=[], meta_info=meta)
+
+
+async def _score_texts(
+    backend: Backend, texts: Sequence[str], namespace: str
+) -> list[ScoredChoice]:
     """Per text its tokens and, as `unconditional`, their log-probabilities, the first's None."""
     _check(backend)
     session = await backend.open(_name(), namespace=namespace)
@@ -26,7 +89,7 @@ async def score_texts(backend: Backend, texts: Sequence[str], namespace: str) ->
     return list(scored.choices)
 
 
-async def score_rows(
+async def _score_rows(
     backend: Backend, rows: Sequence[Sequence[int]], starts: Sequence[int], namespace: str
 ) -> list[tuple[ScoredChoice, Usage]]:
     """Per row of ids, the scores of its tokens after the one at its start, and what it cost.

@@ -196,6 +196,7 @@ def test_a_request_ends_when_its_rid_is_aborted(server: Running) -> None:
     assert events[-1] == "data: [DONE]"
     last = json.loads(events[-2][6:])
     assert last["meta_info"]["finish_reason"]["type"] == "abort"
+    assert json.loads(events[0][6:])["meta_info"]["id"] == "mine"
     server.wait_idle()
 
 
