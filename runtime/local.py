@@ -16,13 +16,13 @@ from phloem.errors import Cancelled, EngineError, PhloemError
 from phloem.grammar.spec import Compiler, Constraint
 from phloem.runtime.engine.constrained import Constrained
 from phloem.runtime.engine.engine import Engine
+from phloem.runtime.engine.forecast import Interest
 from phloem.runtime.engine.generation import Generation
 from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.messages import Computed, Deliver, Failed
 from phloem.runtime.engine.noise import Noise
 from phloem.runtime.engine.params import make_output_text
 from phloem.runtime.engine.prefix import Prefix
-from phloem.runtime.engine.forecast import Interest
 from phloem.runtime.engine.scoring import Scoring
 from phloem.runtime.engine.sequence import Sequence as TokenSequence
 from phloem.runtime.engine.state import EngineConfig

@@ -1,7 +1,7 @@
 """What sessions ask of an engine, as plain values: they may cross to another process.
 
-What lives here: one record for each kind of work, which names its kind. What does not: doing it (`runtime/local.py`
-makes jobs of them) and what comes back (`messages.py`).
+What lives here: one record for each kind of work, which names its kind. What does not: doing it
+(`runtime/local.py` makes jobs of them) and what comes back (`messages.py`).
 """
 
 from __future__ import annotations
