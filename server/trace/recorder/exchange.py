@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
+from phloem.server.http.trace_context import TraceContext
 from phloem.server.trace.record import Body, Exchange, Status, Timing, TraceError, to_json
 from phloem.server.trace.recorder.asked import constraint_of, given_by
 from phloem.server.trace.recorder.groups import Groups, run_of_exchange, trace_of
@@ -100,8 +101,9 @@ class Reading:
 
 def _answered_trace(raw: RawExchange) -> str | None:
     """The trace that the upstream says it worked in."""
-    parts = raw.header("traceparent", response=True).split("-")
-    return parts[1] if len(parts) == 4 and len(parts[1]) == 32 else None
+    header = raw.header("traceparent", response=True)
+    found = TraceContext.receive(header)
+    return found.trace_id if found.parent_id is not None else None
 
 
 def _text(body: RawBody, raw: RawExchange, *, of_response: bool = True) -> str | None:

@@ -167,9 +167,8 @@ class Redactor:
         return value if value is None or isinstance(value, bool) else MASK
 
     def pieces(self, texts: Sequence[str]) -> bool:
-        """Whether texts that are clean one by one spell a secret together."""
-        together = "".join(texts)
-        return self.text(together) != together
+        """Whether texts spell a secret together that none of them holds alone."""
+        return self.text("".join(texts)) != "".join(map(self.text, texts))
 
     def _event_line(self, line: str) -> str:
         if not line.startswith("data:"):

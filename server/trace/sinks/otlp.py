@@ -18,6 +18,7 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags
 
 from phloem.errors import ConfigError
+from phloem.server.http.trace_context import TraceContext
 from phloem.server.trace.record import RunTrace, exchange_from_json, run_from_json
 from phloem.server.trace.sinks.base import Document, Sink
 from phloem.server.trace.steps import steps_of
@@ -83,10 +84,11 @@ class OtlpSink(Sink):
             "phloem.run": one.run,
             "phloem.first_byte_ms": one.timing.first_byte_ms,
         }
-        parent = next((v for k, v in one.request_headers if k == "traceparent"), "")
+        header = next((value for name, value in one.request_headers if name == "traceparent"), None)
+        parent = TraceContext.receive(header).parent_id
         span = self._tracer.start_span(
             f"{one.method} {one.path.partition('?')[0]}",
-            context=_context(one.trace_id or one.id, parent.split("-")[2] if parent else None),
+            context=_context(one.trace_id or one.id, parent),
             kind=SpanKind.CLIENT,
             attributes={name: value for name, value in attributes.items() if value is not None},
             start_time=int(one.started * 1e9),

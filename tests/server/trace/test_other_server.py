@@ -97,7 +97,7 @@ def requests(count: int) -> list[tuple[bytes, int | None]]:
 def settled(answer: bytes) -> bytes:
     """The answer without ids and clocks."""
     changing = rb"(chatcmpl|cmpl)-[0-9a-f-]{36}|(?<=\"created\":) ?\d+|(?<=date: )[^\r]+"
-    changing += rb"|(?<=openai-processing-ms: )\d+"
+    changing += rb"|(?<=openai-processing-ms: )\d+|(?<=x-request-id: )\w+"
     return re.sub(changing, b"#", answer)
 
 

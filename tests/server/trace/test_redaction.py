@@ -151,3 +151,4 @@ def test_a_secret_in_pieces() -> None:
     redactor = Redactor([KEY])
     assert redactor.pieces(["sk-abc", "def0123", "456789"])
     assert not redactor.pieces(["a", "b"])
+    assert not redactor.pieces(["whole: ", KEY, "!"])
