@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import socket
 import statistics
 import subprocess
@@ -194,6 +195,8 @@ def main() -> None:
     if given.serve:
         _serve(given.serve)
         return
+    # Ended from outside, it still ends the processes that it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with started() as server:
         figures = asyncio.run(run(server, given.streams, given.seconds)).figures()
     print(json.dumps(figures) if given.json else json.dumps(figures, indent=2))

@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -230,6 +231,8 @@ def main() -> None:
     elif given.online:
         online(given.online, given.tiny)
     else:
+        # Ended from outside, it still ends the processes that it has started.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         found = compare(given.streams, given.tokens, given.rounds, given.tiny)
         print(json.dumps(found) if given.json else json.dumps(found, indent=2))
 

@@ -40,9 +40,8 @@ def note(line: str) -> int:
 def steady(s: ph.State, number: int) -> list[str]:
     """Three steps, a note after each."""
     for step in range(3):
-        s += f"{number}.{step}: " + ph.gen(
-            f"x{step}", max_tokens=120, temperature=0, ignore_eos=True
-        )
+        said = ph.gen(f"x{step}", max_tokens=60, temperature=0, ignore_eos=True)
+        s += f"{number}.{step}: " + said
         note(f"{number}.{step}")
     return [s[f"x{step}"] for step in range(3)]
 
@@ -90,7 +89,13 @@ def computing(server: Running) -> None:
 @pytest.fixture(scope="module")
 def expected(server: Running) -> list[list[str]]:
     """What undisturbed runs return."""
-    return [server.run("steady", args={"number": n}).json()["value"] for n in range(6)]
+    return [server.settled(run, seconds=300)["value"] for run in begun(server, 6)]
+
+
+def begun(server: Running, count: int) -> list[str]:
+    """The ids of so many background runs; every sixth is the same."""
+    bodies = [{"args": {"number": n % 6}, "background": True} for n in range(count)]
+    return [server.run("steady", **body).json()["id"] for body in bodies]
 
 
 @pytest.fixture
@@ -104,10 +109,7 @@ def survive(server: Running, expected: list[list[str]], count: int, kills: int) 
     happened, and no tool is called twice."""
     NOTES.clear()
     draw = random.Random(kills)
-    runs = [
-        server.run("steady", args={"number": n % 6}, background=True).json()["id"]
-        for n in range(count)
-    ]
+    runs = begun(server, count)
     for _ in range(kills):
         wait(server, True)
         time.sleep(draw.uniform(0.05, 0.4))
