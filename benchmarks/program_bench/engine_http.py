@@ -18,7 +18,7 @@ from . import glue
 from .shapes import Step
 from .tally import Outputs, Tally
 
-__all__ = ["GlueRunner", "llama_server", "sglang_server", "vllm"]
+__all__ = ["GlueRunner", "ended", "llama_server", "sglang_server", "vllm"]
 
 Answer = tuple[str, int, int | None, int]
 """Text, prompt tokens, how many of them were cached (None: not said), output tokens."""
@@ -151,12 +151,10 @@ def vllm(connections: Connections, text: str, step: Step) -> Answer:
     answer = connections.post("/v1/completions", body)
     usage = answer["usage"]
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-    return (
-        answer["choices"][0]["text"],
-        usage["prompt_tokens"],
-        cached,
-        usage["completion_tokens"],
-    )
+    choice = answer["choices"][0]
+    # The end of a text counts among its tokens there, and is none of the text's.
+    generated = usage["completion_tokens"] - (choice["finish_reason"] == "stop")
+    return choice["text"], usage["prompt_tokens"], cached, generated
 
 
 def sglang_server(connections: Connections, text: str, step: Step) -> Answer:
@@ -168,7 +166,14 @@ def sglang_server(connections: Connections, text: str, step: Step) -> Answer:
         sampling["regex"] = f"({'|'.join(step.choices)})" if step.choices else step.pattern
     answer = connections.post("/generate", {"text": text, "sampling_params": sampling})
     meta = answer["meta_info"]
-    return answer["text"], meta["prompt_tokens"], meta["cached_tokens"], meta["completion_tokens"]
+    generated = meta["completion_tokens"] - ended(meta)
+    return answer["text"], meta["prompt_tokens"], meta["cached_tokens"], generated
+
+
+def ended(meta: dict[str, Any]) -> bool:
+    """Whether the last token that SGLang counts is the end of the text."""
+    reason = meta.get("finish_reason") or {}
+    return reason.get("type") == "stop" and isinstance(reason.get("matched"), int)
 
 
 def llama_server(connections: Connections, text: str, step: Step) -> Answer:
@@ -185,8 +190,5 @@ def llama_server(connections: Connections, text: str, step: Step) -> Answer:
     elif step.gbnf:
         body["grammar"] = step.gbnf
     answer = connections.post("/completion", body)
-    timings = answer["timings"]
-    prefilled, cached = timings["prompt_n"], answer.get("tokens_cached")
-    del cached  # counts output too; what was not prefilled was cached
-    prompt = answer["tokens_evaluated"]
+    prompt, prefilled = answer["tokens_evaluated"], answer["timings"]["prompt_n"]
     return answer["content"], prompt, prompt - prefilled, answer["tokens_predicted"]

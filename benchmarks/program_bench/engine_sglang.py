@@ -11,6 +11,7 @@ from typing import Any
 import sglang
 from sglang.lang.backend import runtime_endpoint
 
+from .engine_http import ended
 from .frontend import program, step_of
 from .shapes import SHAPES
 from .tally import Outputs, Tally
@@ -72,9 +73,8 @@ class SGLangRunner:
         answers = response.json()
         for answer in answers if isinstance(answers, list) else [answers]:
             meta = answer["meta_info"]
-            self._tally.call(
-                name, meta["prompt_tokens"], meta["cached_tokens"], meta["completion_tokens"]
-            )
+            generated = meta["completion_tokens"] - ended(meta)
+            self._tally.call(name, meta["prompt_tokens"], meta["cached_tokens"], generated)
         if isinstance(answers, list):
             self._tally.calls -= len(answers) - 1
         return response
