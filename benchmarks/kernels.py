@@ -4,7 +4,9 @@
 
 Cases are interleaved round by round and a median is taken, so that a neighbour's load hits all
 alike: trust the ratios. "outside" is the share of a step that is neither a matrix product nor
-attention: norms, rotation, packing, barriers, and the Python around the call.
+attention: norms, rotation, packing, barriers, and the Python around the call. "attention / bytes"
+is the time of attention over the time that reading the cached keys and values once takes, at the
+speed at which the same threads sum a large array in the same run.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +28,8 @@ from phloem.runtime.model.weights import GgufWeights
 from phloem.runtime.native.decoder import NativeDecoder, native_decoder
 
 PAGE = 16
+LARGE = 2**29
+"""Bytes of the array that memory is measured with."""
 
 
 @dataclass(frozen=True)
@@ -96,40 +100,77 @@ def filled(decoder: Decoder, pages: int) -> KVStorage:
     return kv
 
 
-def measure(decoder: Decoder, batch: ForwardBatch, kv: KVStorage) -> tuple[float, float | None]:
-    """Seconds of one pass, and the part of it in matrix products and attention."""
+@dataclass(frozen=True)
+class Pass:
+    """Seconds of one pass, and of that in matrix products and in attention (None: not known)."""
+
+    seconds: float
+    matrices: float | None = None
+    attention: float | None = None
+
+    @property
+    def outside(self) -> float | None:
+        """The share that is in neither."""
+        if self.matrices is None or self.attention is None:
+            return None
+        return 1 - (self.matrices + self.attention) / self.seconds
+
+
+def measure(decoder: Decoder, batch: ForwardBatch, kv: KVStorage) -> Pass:
+    """Time one pass."""
     before = decoder.seconds() if isinstance(decoder, NativeDecoder) else None
     start = time.perf_counter()
     decoder.forward(batch, kv)
     seconds = time.perf_counter() - start
     if before is None or not isinstance(decoder, NativeDecoder):
-        return seconds, None
+        return Pass(seconds)
     after = decoder.seconds()
-    return seconds, sum(after[part] - before[part] for part in ("matrices", "attention"))
+    return Pass(seconds, *(after[part] - before[part] for part in ("matrices", "attention")))
+
+
+def bandwidth(array: torch.Tensor) -> float:
+    """Bytes a second at which torch's threads sum `array`, which no cache holds."""
+    start = time.perf_counter()
+    array.sum()
+    return array.numel() * array.itemsize / (time.perf_counter() - start)
+
+
+def median(values: Iterable[float | None]) -> float | None:
+    """The median of those that are known."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def run(names: list[str], rounds: int) -> list[dict[str, object]]:
     """Measure every case with every decoder; one row a pair."""
     decoders = {name: make() for name, make in makers().items() if name in names}
     rows: list[dict[str, object]] = []
+    large = torch.ones(LARGE // 8, dtype=torch.int64)
     for case in CASES:
         batch, pages = batch_of(case)
         pools = {name: filled(decoder, pages) for name, decoder in decoders.items()}
-        results: dict[str, list[tuple[float, float | None]]] = {name: [] for name in decoders}
+        results: dict[str, list[Pass]] = {name: [] for name in decoders}
+        speeds = []
         for _ in range(rounds + 1):
+            speeds.append(bandwidth(large))
             for name, decoder in decoders.items():
                 results[name].append(measure(decoder, batch, pools[name]))
         for name, result in results.items():
-            seconds = statistics.median(s for s, _ in result[1:])
-            inside = [i / s for s, i in result[1:] if i is not None]
+            seconds = statistics.median(each.seconds for each in result[1:])
+            attention = median(each.attention for each in result[1:])
+            outside = median(each.outside for each in result[1:])
+            cached = case.streams * (case.cached + 1) * decoders[name].kv_bytes_per_token()
+            bytes_seconds = cached / statistics.median(speeds[1:])
             rows.append(
                 {
                     "case": case.name,
                     "decoder": name,
                     "ms": round(seconds * 1e3, 2),
-                    "best_ms": round(min(s for s, _ in result[1:]) * 1e3, 2),
+                    "best_ms": round(min(each.seconds for each in result[1:]) * 1e3, 2),
                     "tok_s": round(case.streams * case.rows / seconds, 1),
-                    "outside": round(1 - statistics.median(inside), 3) if inside else None,
+                    "outside": outside and round(outside, 3),
+                    "attention_ms": attention and round(attention * 1e3, 2),
+                    "bytes_ms": round(bytes_seconds * 1e3, 2) if case.rows == 1 else None,
                 }
             )
     return rows
@@ -149,6 +190,11 @@ def main() -> None:
     print(f"{torch.get_num_threads()} threads; median of {options.rounds}, best in brackets")
     for row in rows:
         outside = "" if row["outside"] is None else f"  outside {row['outside']:.1%}"
+        attention, wire = row["attention_ms"], row["bytes_ms"]
+        if isinstance(attention, float) and isinstance(wire, float):
+            outside += (
+                f"  attention / bytes {attention:.2f} / {wire:.2f} ms = {attention / wire:.1f}"
+            )
         print(
             f"{row['case']:>14}  {row['decoder']:<16}{row['ms']:>9} ms ({row['best_ms']:>8}) "
             f"{row['tok_s']:>8} tok/s{outside}"

@@ -22,25 +22,6 @@ namespace {
 
 constexpr int kTileBytes = 1024;
 
-// The tile registers: 0-3 sums, 4-5 activations, 6-7 weights; 16 rows of 64 bytes if not said
-// otherwise.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t bytes_per_row[16] = {};
-  uint8_t rows[16] = {};
-
-  TileConfig() {
-    for (int i = 0; i < 8; ++i) shape(i, 16, 64);
-  }
-
-  void shape(int tile, uint8_t count, uint16_t bytes) {
-    rows[tile] = count;
-    bytes_per_row[tile] = bytes;
-  }
-};
-
 void write_tile(const GemmTask& task, int64_t row, int64_t group, const float* sums) {
   const int64_t left = task.row_end - row;
   const int count = left < kTile ? static_cast<int>(left) : kTile;
@@ -101,7 +82,7 @@ bool request_amx() {
 
 void gemm_bf16_tiles(const phloem::GemmTask* task) {
   const TileConfig config;
-  _tile_loadconfig(&config);
+  config.load();
   const int64_t blocks = task->matrix->inputs / kBlock;
   const int64_t first = task->row_begin / kTile, end = (task->row_end + kTile - 1) / kTile;
   int64_t group = task->group_begin;
@@ -126,7 +107,7 @@ void int8_with_tiles(const GemmTask& task, int64_t least) {
   TileConfig config;
   config.shape(4, 16, kBlock);
   config.shape(6, kBlock / 4, 64);
-  _tile_loadconfig(&config);
+  config.load();
   gemm_int8_tiles<FORMAT>(task, least);
   _tile_release();
 }
@@ -139,7 +120,7 @@ void gemm_q8_tiles(const phloem::GemmTask* task) { int8_with_tiles<kQ8>(*task, 3
 void attend_some(const phloem::AttentionArgs* args, const phloem::AttentionTask* task) {
   if (args->config->head_dim % 32 != 0) return attend(args, task);
   const TileConfig config;
-  _tile_loadconfig(&config);
+  config.load();
   attend_tiles(args, task);
   _tile_release();
 }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "attention.h"
+#include "tiles.h"
 
 namespace PHLOEM_ISA {
 
@@ -123,6 +124,7 @@ inline void unmix(const float* from, int head_dim, float* to) {
 // scores[key][query] for the 64 keys of a step; `stride` bytes lie between two keys.
 inline void score_tiles(const uint16_t* const* keys, int64_t stride, int count,
                         const uint16_t* queries, int head_dim, float* scores) {
+  written(queries);
   for (int t = 0; t * 16 < count; ++t) {
     _tile_zero(0);
     for (int d = 0; d < head_dim; d += 32) {
@@ -185,6 +187,7 @@ inline void soften_lanes(const TileScratch& s, const Lanes& lanes, int group, in
 inline void mix_tiles(const TileScratch& s, const Lanes& lanes, int head_dim) {
   const int tiles = head_dim / 16;
   const uint16_t* second = s.values + tiles * 512;
+  written(s.weights);
   _tile_loadd(4, s.weights, 64);
   _tile_loadd(5, s.weights + 512, 64);
   for (int t = 0; t < tiles; t += 2) {

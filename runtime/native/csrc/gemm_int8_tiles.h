@@ -5,6 +5,7 @@
 #pragma once
 
 #include "gemm_int8.h"
+#include "tiles.h"
 
 namespace PHLOEM_ISA {
 
@@ -76,6 +77,7 @@ void group_tiles(const GemmTask& task, int64_t group, int64_t begin, int64_t end
     for (int64_t i = 0; i < some; ++i) {
       unpack<FORMAT>(weights + i * block_bytes(FORMAT), unpacked + i * kGroup * kBlock);
     }
+    written(unpacked);
     for (int64_t row = begin; row < end; row += kTile) {
       add_blocks<FORMAT>(weights, unpacked, some, *task.rows, (row / kTile * blocks + b) * kTile,
                          totals[(row - begin) / kTile]);
