@@ -23,6 +23,8 @@ MAX_HEAD_DIM, MAX_GROUP = 256, 48
 
 def unsupported(config: DecoderConfig, tensors: Tensors) -> str | None:
     """Why the native decoder can't run this model, or None if it can."""
+    if config.family == "gemma3":
+        return "the kernels lack Gemma 3's norms, gates and layers of two kinds"
     if tensors["embedding"].dtype != torch.bfloat16:
         return f"the weights are held in {tensors['embedding'].dtype}"
     sizes = {

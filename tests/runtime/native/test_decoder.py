@@ -10,6 +10,7 @@ from phloem.runtime.model.config import DecoderConfig, RopeScaling
 from phloem.runtime.model.convert import Held, Tensors, convert
 from phloem.runtime.native.abi import Library
 from phloem.runtime.native.decoder import NativeDecoder
+from phloem.runtime.native.packing import unsupported
 
 from .conftest import MakeNative
 from .support import (
@@ -249,4 +250,7 @@ def test_a_config_is_taken_whole() -> None:
         "family", "vocab_size", "hidden_size", "mlp_size", "layers", "heads", "kv_heads",
         "head_dim", "max_positions", "norm_eps", "rope_theta", "rope_scaling", "tied_head",
         "qk_norm", "window",
+        # Gemma 3's alone, which the native decoder refuses.
+        "layer_windows", "local_rope_theta", "query_scale",
     }  # fmt: skip
+    assert "Gemma 3" in (unsupported(small(family="gemma3"), {}) or "")
