@@ -12,7 +12,7 @@ import pytest
 import phloem as ph
 from phloem.programs.testing import ScriptedBackend
 from phloem.server.openai.final_steps import final_steps
-from tests.server.harness import serving
+from tests.server.harness import serving, tiny
 
 
 @ph.function
@@ -158,3 +158,31 @@ def test_other_values_come_whole() -> None:
         )
     found = [choice["delta"] for choice in deltas(reply.text.splitlines())]
     assert [delta.get("content") for delta in found] == ["", "ABC", None]
+
+
+@ph.function
+def drawn(s: ph.State, question: str) -> str:
+    """Says something at random."""
+    s += ph.user(question)
+    s += ph.assistant(ph.gen("said", max_tokens=16, temperature=1))
+    return s["said"]
+
+
+def test_seeds_repeat_and_samples_differ() -> None:
+    """Candidates of one seeded request differ from each other and repeat across calls; without a
+    seed, runs one by one and runs in a batch are about equally diverse."""
+    backend = tiny()
+    with serving(backend, [drawn]) as server:
+        asked = {"temperature": 1, "seed": 1234, "max_tokens": 16, "n": 4}
+
+        def texts() -> list[str]:
+            return [one["message"]["content"] for one in server.chat(**asked).json()["choices"]]
+
+        first = texts()
+        assert len(set(first)) == 4
+        assert texts() == first
+        alone = [drawn.run("x", backend=backend).value for _ in range(30)]
+        batch = [
+            state.value for state in drawn.run_batch([{"question": "x"}] * 30, backend=backend)
+        ]
+        assert min(len(set(alone)), len(set(batch))) >= 25
