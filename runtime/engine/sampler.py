@@ -94,7 +94,10 @@ def _penalise(logits: torch.Tensor, i: int, draw: Draw) -> None:
         ids = sorted(draw.seen | draw.output.keys())
         values = logits[i, ids]
         factor = params.repetition_penalty
-        logits[i, ids] = torch.where(values > 0, values / factor, values * factor)
+        changed = torch.where(values > 0, values / factor, values * factor)
+        # A division by next to nothing must not come to infinity: nothing could be drawn.
+        most = torch.finfo(changed.dtype).max
+        logits[i, ids] = changed.clamp(-most, most)
     if draw.output and (params.frequency_penalty or params.presence_penalty):
         ids = list(draw.output)
         counts = torch.tensor(list(draw.output.values()), device=logits.device)

@@ -1,4 +1,4 @@
-"""`phloem trace-proxy` and `phloem trace list|show|diff|replay|export|ui`.
+"""`phloem trace-proxy` and `phloem trace list|show|diff|replay|rewind|export|ui`.
 
 What lives here: from arguments to readers, and what is printed. What does not: recording and
 reading (`server/trace`) and the pages (`server/viewer`).
@@ -11,17 +11,19 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import quote
 
 import typer
 import uvicorn
 from rich.console import Console
 from rich.text import Text
 
-from phloem.errors import ConfigError
+from phloem.errors import ConfigError, JournalError
 from phloem.server.trace.options import Options, parse_listen, parse_sink, parse_upstream
 from phloem.server.trace.proxy import serve
 from phloem.server.trace.reader import TraceFilter
 from phloem.server.trace.readers.opened import open_reader
+from phloem.server.trace.readers.remote import RemoteReader
 from phloem.server.trace.record import Exchange, RunTrace, Status, to_json
 from phloem.server.trace.replay import replay
 from phloem.server.trace.show import exchange_line, run_tree, summary_line
@@ -30,7 +32,7 @@ from phloem.server.viewer.app import create_viewer
 from phloem.server.viewer.compare import pairs_of
 from phloem.server.viewer.render import render_run
 
-__all__ = ["diff", "export", "list_traces", "proxy", "replay_trace", "show", "ui"]
+__all__ = ["diff", "export", "list_traces", "proxy", "replay_trace", "rewind", "show", "ui"]
 
 
 def proxy(
@@ -204,6 +206,36 @@ def replay_trace(source: str, trace: str, upstream: str, key_from: str | None) -
             same &= _compare(console, one.old, one.new)
     if not same:
         raise typer.Exit(1)
+
+
+def rewind(
+    source: str, trace: str, seq: int, path: str, prompt: Sequence[str], value: str | None
+) -> None:
+    """Rewind a run on the server that has it, and print the new run's id."""
+    server = open_reader(source, os.environ)
+    if not isinstance(server, RemoteReader):
+        raise ConfigError(
+            f"{source} holds traces that were kept",
+            hint="only the server that ran a program can rewind it: give its address",
+        )
+    body: dict[str, Any] = {"path": path, "seq": seq}
+    if prompt:
+        body["prompt"] = [None if text == "-" else text for text in prompt]
+    if value is not None:
+        body["set"] = _json_or_text(value)
+    run = quote(_load(source, trace).id, safe="")
+    reply = server.post(f"/v1/runs/{run}/rewind", json.dumps(body).encode())
+    answer = reply.json()
+    if reply.is_error:
+        raise JournalError(answer["error"]["message"], hint=answer["error"].get("hint"))
+    typer.echo(answer["id"])
+
+
+def _json_or_text(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 def export(source: str, trace: str, out: Path) -> None:

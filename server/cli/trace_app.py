@@ -103,6 +103,24 @@ def trace_replay(
     _command("replay_trace", source, id, upstream, key_from)
 
 
+@trace.command("rewind")
+def trace_rewind(
+    source: Source,
+    id: TraceId,  # noqa: A002
+    seq: Annotated[int, typer.Option(min=0, help="number of the step's effect on its branch")],
+    path: Annotated[str, typer.Option(help="the branch, such as 0.1")] = "",
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(help="new text for the step's prompt; one for each text, - for what stays"),
+    ] = None,
+    value: Annotated[
+        str | None, typer.Option("--set", help="the step's new value: JSON, or plain text")
+    ] = None,
+) -> None:
+    """Repeat a run of a running phloem up to a step, and go on from there. Prints the new run."""
+    _command("rewind", source, id, seq, path, prompt or [], value)
+
+
 @trace.command("export")
 def trace_export(
     source: Source,

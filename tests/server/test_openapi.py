@@ -21,7 +21,6 @@ from tests.server.harness import Running, serving, tiny
 from tests.server.programs.samples import branches, broken, story
 
 CHECKS = [
-    not_a_server_error,
     status_code_conformance,
     content_type_conformance,
     response_schema_conformance,
@@ -59,14 +58,17 @@ def cases(server: Running, count: int) -> Counter[str]:
     def check(case: Case) -> None:
         response = case.call(timeout=60)
         statuses[f"{response.status_code // 100}xx"] += 1
-        case.validate_response(response, checks=CHECKS)
+        # A deadline that the request itself sets may be missed, and the document says so.
+        late = response.status_code == 504 and "deadline_s" in (case.body or ())
+        checks = CHECKS if late else [not_a_server_error, *CHECKS]
+        case.validate_response(response, checks=checks)
 
     check()
     return statuses
 
 
 def test_200_requests_of_the_document(server: Running) -> None:
-    """No 5xx, and every reply is of a status, type and schema that the document has."""
+    """No 5xx but for a deadline of their own, and every reply is of a status, type and schema that the document has."""
     statuses = cases(server, 200)
     assert statuses.total() >= 200
     assert statuses["2xx"] > 10
@@ -89,3 +91,15 @@ def test_the_document_names_what_it_answers(server: Running) -> None:
     chat = document["paths"]["/v1/chat/completions"]["post"]
     assert "text/event-stream" in chat["responses"]["200"]["content"]
     assert {"4XX", "5XX"} <= set(chat["responses"])
+
+
+def test_a_deadline_is_one_that_can_be_kept(server: Running) -> None:
+    """Less than a millisecond is refused as a value; what is missed is a 504 of the document."""
+    for url, body in (
+        ("/v1/programs/story/runs", {"args": {"topic": "x"}}),
+        ("/v1/chat/completions", server.chat_body()),
+    ):
+        refused = server.client.post(url, json={**body, "deadline_s": 5e-324})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "deadline_s")
+        late = server.client.post(url, json={**body, "deadline_s": 0.001})
+        assert late.status_code == 504

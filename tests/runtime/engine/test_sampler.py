@@ -102,6 +102,14 @@ def test_penalties():
     assert with_({2: 1}, frozenset({0, 1}), repetition_penalty=9.0) == 0
 
 
+@pytest.mark.parametrize("least", [5e-324, 1e-40])
+def test_the_least_repetition_penalty_draws_a_token(least):
+    """Dividing by next to nothing leaves logits that can be drawn from: the raised tokens."""
+    asked = SamplingParams(repetition_penalty=least)
+    draws = [Draw(asked, u / 8, seen=frozenset({0, 1})) for u in range(8)]
+    assert set(sample(LOGITS.repeat(8, 1), draws)) == {0, 1}
+
+
 def test_noise_depends_on_seed_branch_and_position_alone():
     """The numbers are fixed for ever: a change would change every seeded result."""
     assert [round(Noise(1, "").uniform(i), 6) for i in (0, 1, 1000)] == [

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
+from typer.testing import CliRunner
 
 import phloem as ph
+from phloem.errors import ConfigError, JournalError
+from phloem.server.cli import trace as cli
+from phloem.server.cli.app import app
 from phloem.server.http.keys import hash_key
 from phloem.server.trace.readers.remote import RemoteReader
 from phloem.server.viewer.app import create_viewer
@@ -64,6 +68,28 @@ def test_a_prompt_is_edited_through_the_viewer(server: Running) -> None:
     assert page.count("run anew") == 1
     assert re.search(r"<details open>.*?<mark class=\"came\">[^<]*Stop", page, re.DOTALL)
     assert "replayed" in client.get(f"traces/runs/{fresh['id']}/rows/0").text
+
+
+def test_the_command_line_rewinds(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`phloem trace rewind` changes a prompt or a value on the server and prints the new run; what
+    the server refuses, and a source that is no server, are errors."""
+    monkeypatch.setenv("PHLOEM_API_KEY", "good-key")
+    here = ["trace", "rewind", server.url, run_id(server)]
+    for change, told in (
+        (["--seq", "1", "--prompt", "Halt."], "Halt."),
+        (["--seq", "0", "--set", "word"], "word"),
+    ):
+        done = CliRunner().invoke(app, [*here, *change])
+        assert done.exit_code == 0, done.output
+        assert told in server.settled(done.stdout.strip())["text"]
+    with pytest.raises(JournalError, match="changes nothing"):
+        cli.rewind(server.url, run_id(server), 1, "", ["-"], None)
+
+
+def test_kept_traces_are_not_rewound(tmp_path: Path) -> None:
+    """A folder of traces has no server behind it."""
+    with pytest.raises(ConfigError, match="kept"):
+        cli.rewind(str(tmp_path), "last", 0, "", ["x"], None)
 
 
 def test_a_program_is_run_again_through_the_viewer(server: Running) -> None:
