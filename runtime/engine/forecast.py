@@ -1,8 +1,8 @@
 """How long until KV is used again, as far as hints and the past tell.
 
-What lives here: `Interest` (what is known of one session's next use), `Waits` (a learned
-distribution of waits) and `Forecast`, which turns both into a time. What does not: which page
-goes first (`radix_cache.py`).
+What lives here: `Waits` (a learned distribution of waits) and `Forecast`, which turns them and
+what is known of each session (`radix_tree.Interest`) into a time. What does not: which page goes
+first (`radix_cache.py`).
 
 Three things are learned. At each place of a program (a node): how long sessions wait there for
 their next step, and how many of those that were said to have one never take it. The same for
@@ -20,10 +20,8 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from phloem.runtime.engine.radix_tree import Node
+from phloem.runtime.engine.radix_tree import Interest, Node
 
 __all__ = ["Forecast", "Interest", "Waits"]
 
@@ -44,28 +42,6 @@ _REMEMBERED = 4096
 
 _FEW = 3
 """Pages by which more sessions came speak for themselves, others by what became of such pages."""
-
-
-class Interest:
-    """What is known of the next use that a session has for its KV.
-
-    `next_use` is the number of steps until then (None: not known, or never) and `place` where in
-    its program the session stands; `queued` is set while a step of the session waits already,
-    `ended` once it is not to have another. `since` is when this was said. `node` is where the
-    session's tokens end in the cache.
-    """
-
-    __slots__ = ("began", "ended", "next_use", "node", "place", "queued", "since")
-
-    def __init__(self) -> None:
-        self.next_use: int | None = None
-        self.place = ""
-        self.queued = False
-        self.ended = False
-        self.began = False
-        """Whether the session has had a step."""
-        self.since = 0.0
-        self.node: Node | None = None
 
 
 class Waits:

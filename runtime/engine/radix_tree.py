@@ -1,7 +1,7 @@
 """The nodes of the prefix cache: pages by their tokens, and looking a prefix up in them.
 
-What lives here: `Node` and `Match`. What does not: whose pages they are and which go first
-(`radix_cache.py`).
+What lives here: `Node`, `Match`, and `Interest`, what is known of a session that stands at a node.
+What does not: whose pages they are and which go first (`radix_cache.py`).
 
 A node is one page: an edge of 1 to `page_size` tokens. Only a full page has children, so a page
 always holds the tokens of one aligned block of positions and is never split. Siblings may share
@@ -16,13 +16,34 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from phloem.runtime.engine.forecast import Interest
 from phloem.runtime.engine.tokens import common_prefix
 
-__all__ = ["Match", "Node", "Rank", "Tokens"]
+__all__ = ["Interest", "Match", "Node", "Rank", "Tokens"]
 
 Tokens: TypeAlias = tuple[int, ...]
 Rank: TypeAlias = tuple[float, int]
+
+
+class Interest:
+    """What is known of the next use that a session has for its KV.
+
+    `next_use` is the number of steps until then (None: not known, or never) and `place` where in
+    its program the session stands; `queued` is set while a step of the session waits already,
+    `ended` once it is not to have another. `since` is when this was said. `node` is where the
+    session's tokens end in the cache.
+    """
+
+    __slots__ = ("began", "ended", "next_use", "node", "place", "queued", "since")
+
+    def __init__(self) -> None:
+        self.next_use: int | None = None
+        self.place = ""
+        self.queued = False
+        self.ended = False
+        self.began = False
+        """Whether the session has had a step."""
+        self.since = 0.0
+        self.node: Node | None = None
 
 
 class Node:
