@@ -55,8 +55,8 @@ class EmbeddedBackend(Backend):
     `model` is a name, a path, or a model that is loaded already. `kv_tokens` sizes the KV pool
     (default: at most 65,536 tokens, 2 GB and a quarter of the free memory on a CPU; 80% of the
     free memory on a CUDA device), `host_tokens` what the host keeps beside it (default: none on a
-    CPU; four pools, and at most a quarter of the free memory, on a CUDA device). The other settings are
-    those of `EngineConfig`; one that is out of its range raises `ConfigError`.
+    CPU; four pools, and at most a quarter of the free memory, on a CUDA device). The other settings
+    are those of `EngineConfig`; one that is out of its range raises `ConfigError`.
 
     The model is loaded by `start`, the first `open`, or the first look at `capabilities`,
     `chat` or `count`; errors are those of `load_model`. May be used from several event loops.
