@@ -68,7 +68,7 @@ def cases(server: Running, count: int) -> Counter[str]:
 
 
 def test_200_requests_of_the_document(server: Running) -> None:
-    """No 5xx but for a deadline of their own, and every reply is of a status, type and schema that the document has."""
+    """No 5xx but for a deadline of their own; each reply is as the document has it."""
     statuses = cases(server, 200)
     assert statuses.total() >= 200
     assert statuses["2xx"] > 10
