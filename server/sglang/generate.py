@@ -51,7 +51,8 @@ async def generate_endpoint(body: GenerateRequest, request: Request, state: Stat
     try:
         replies = await while_connected(request, work)
     except Aborted as error:
-        replies = [_aborted(error)] * len(body.prompts) * body.sampling_params.n
+        count = len(body.prompts) * body.sampling_params.n
+        replies = [_aborted(error) for _ in range(count)]
     for reply, rid in zip(replies, body.rids, strict=False):
         reply.meta_info.id = rid
     data = [reply.model_dump(exclude_none=True) for reply in replies]
@@ -158,5 +159,7 @@ async def _events(
                     data["index"] = index
                 yield event(json.dumps(data))
         except Aborted as error:
-            yield event(json.dumps(_aborted(error).model_dump(exclude_none=True)))
+            reply = _aborted(error)
+            reply.meta_info.id = ident
+            yield event(json.dumps(reply.model_dump(exclude_none=True)))
     yield DONE

@@ -53,4 +53,4 @@ def test_budget_ends_an_agent() -> None:
     """A token budget stops an agent wherever it is."""
     program: ph.Program = load_program(EXAMPLES / "react_agent.py", "react")
     with pytest.raises(BudgetExceeded):
-        program.run("What is 17 times 23?", temperature=0, token_budget=120)
+        program.run("What is 17 times 23?", temperature=0, token_budget=20)
