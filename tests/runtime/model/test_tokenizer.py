@@ -129,7 +129,7 @@ def test_a_gguf_vocabulary_becomes_the_same_tokenizer(pre):
 
 def test_other_gguf_vocabularies_are_refused_by_name():
     """Sentencepiece with a space put first and unknown pre-tokenizers are errors with a remedy."""
-    with pytest.raises(ModelError, match="(?s)a space before every text.*safetensors folder"):
+    with pytest.raises(ModelError, match=r"(?s)a space before every text.*safetensors folder"):
         tokenizer_json_from_gguf({"tokenizer.ggml.model": "llama"})
     with pytest.raises(ModelError, match="'dolphin'"):
         tokenizer_json_from_gguf(gguf_meta("dolphin"))
