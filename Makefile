@@ -46,6 +46,7 @@ test: lint types layers model $(VENV)/.embedder  ## all checks and the tests, as
 # PHLOEM_SGLANG_PYTHON names an interpreter with sglang: its server is then started and tested too.
 # Tests whose needs are not met (Chromium, SGLang, a GPU) say so at the end.
 test-all: lint types layers model $(VENV)/.embedder  ## all tests: slow, browser, SGLang, GPU too
+	@$(BIN)/phloem model pull gemma3-270m
 	@test -z "$$PHLOEM_SGLANG_PYTHON$$PHLOEM_TEST_SGLANG_MODEL" || test -d "$(SGLANG_MODEL)" \
 		|| $(BIN)/python benchmarks/hf_model.py "$(SGLANG_MODEL)"
 	PHLOEM_TEST_SGLANG_MODEL="$(SGLANG_MODEL)" $(BIN)/python -m pytest -m "slow or not slow"
