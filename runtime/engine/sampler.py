@@ -73,7 +73,7 @@ def _bar(row: torch.Tensor, draw: Draw) -> None:
         values = row.numpy()
         values[banned] = -np.inf
         if draw.allowed is not None:
-            np.putmask(values, ~draw.allowed, -np.inf)
+            values[~draw.allowed] = -np.inf  # half the time of putmask where little is barred
         return
     row[banned] = -torch.inf
     if draw.allowed is not None:
