@@ -218,8 +218,10 @@ class GrammarCompiler:
             model = schema_model(constraint.source)
             if needs_tracking(model):
                 tracker = Tracker(model)
+                # What masks look tokens up in is made here, not on the scheduler's thread.
                 for enders in ENDERS:
                     self.tokenizer.holding(enders)
+                self.tokenizer.beginning(b"")
         cost = len(constraint.source) + len(whole)
         return _Compiled(
             root, None if byte_root.is_error() else byte_root, constraint.after, tracker, cost
