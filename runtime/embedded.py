@@ -16,24 +16,23 @@ from typing import Literal
 
 import torch
 
-from phloem.errors import Cancelled, Unsupported
+from phloem.errors import Cancelled
 from phloem.grammar.compiler import GrammarCompiler
 from phloem.grammar.spec import Constraint
-from phloem.programs.protocol import Backend, Capabilities, ChatFormat, Segment, Snapshot
+from phloem.programs.protocol import Capabilities, ChatFormat, Segment
 from phloem.runtime.embedded_session import EmbeddedSession
 from phloem.runtime.engine.engine import Engine
-from phloem.runtime.engine.messages import Computed, Failed, Message
+from phloem.runtime.engine.messages import Computed
 from phloem.runtime.engine.state import EngineConfig
 from phloem.runtime.engine.stats import Stats
-from phloem.runtime.engine.transcript import Transcript
 from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.engine.work import Flush, Pin, Work
 from phloem.runtime.local import LocalLane, Services
-from phloem.runtime.mailbox import Mailbox
 from phloem.runtime.model.batch import Decoder
 from phloem.runtime.model.load import load_model
 from phloem.runtime.model.loaded import LoadedModel
 from phloem.runtime.place import Place
+from phloem.runtime.token_backend import TokenBackend, outcome
 
 __all__ = ["EmbeddedBackend"]
 
@@ -46,10 +45,9 @@ class _Loaded:
     model: LoadedModel
     services: Services
     capabilities: Capabilities
-    start: int
 
 
-class EmbeddedBackend(Backend):
+class EmbeddedBackend(TokenBackend[EmbeddedSession]):
     """See `programs.protocol.Backend`.
 
     `model` is a name, a path, or a model that is loaded already. `kv_tokens` sizes the KV pool
@@ -133,56 +131,19 @@ class EmbeddedBackend(Backend):
     @property
     def chat(self) -> ChatFormat:
         """See `Backend`."""
-        return self._load().model.chat
+        return self._text.chat
 
-    async def open(
-        self,
-        session_id: str,
-        *,
-        namespace: str = "",
-        deadline: float | None = None,
-        priority: int = 0,
-        branch: str = "",
-    ) -> EmbeddedSession:
-        """See `Backend`."""
-        await self.start()
-        return self._session(Place(session_id, namespace, deadline, priority, branch))
+    @property
+    def _text(self) -> LoadedModel:
+        return self._load().model
 
-    async def restore(
-        self,
-        snapshot: Snapshot,
-        session_id: str,
-        *,
-        deadline: float | None = None,
-        priority: int = 0,
-    ) -> EmbeddedSession:
-        """See `Backend`."""
+    async def _reached(self) -> None:
         await self.start()
-        fingerprint = self.capabilities.fingerprint
-        if snapshot.fingerprint != fingerprint:
-            raise Unsupported(
-                "the snapshot was made with another model or tokenizer",
-                hint="restore it on a backend with the model it was made with",
-                snapshot=snapshot.fingerprint,
-                backend=fingerprint,
-            )
-        place = Place(session_id, snapshot.namespace, deadline, priority, snapshot.branch)
-        session = self._session(place)
-        session.transcript.restore(snapshot)
-        return session
 
     def _session(self, place: Place) -> EmbeddedSession:
         loaded = self._load()
         lane = LocalLane(loaded.services)
         return EmbeddedSession(lane, self._transcript(), place, loaded.model.fingerprint)
-
-    def _transcript(self) -> Transcript:
-        loaded = self._load()
-        return Transcript(loaded.model.tokenizer, loaded.start, loaded.model.bos)
-
-    def count(self, text: str) -> int:
-        """See `Backend`."""
-        return len(self._load().model.tokenizer.encode(text))
 
     async def prefill(self, segments: Sequence[Segment], *, namespace: str = "") -> int:
         """See `Backend`. Pins take at most `pinned_share` of the pool; the oldest give way."""
@@ -203,14 +164,7 @@ class EmbeddedBackend(Backend):
             await self._done(Flush())
 
     async def _done(self, work: Work) -> Computed:
-        """Do work that belongs to no session."""
-        mailbox: Mailbox[Message] = Mailbox()
-        LocalLane(self.services).submit(work, mailbox.put)
-        message = await mailbox.get()
-        if isinstance(message, Failed):
-            raise message.error
-        assert isinstance(message, Computed)
-        return message
+        return await outcome(LocalLane(self.services).submit, work)
 
     async def aclose(self) -> None:
         """See `Backend`."""
@@ -257,7 +211,7 @@ class EmbeddedBackend(Backend):
             snapshot=True,
             penalties=True,
         )
-        return _Loaded(model, services, capabilities, model.start)
+        return _Loaded(model, services, capabilities)
 
 
 def _pool(decoder: Decoder) -> int:

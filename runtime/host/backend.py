@@ -15,21 +15,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from phloem.errors import Unsupported
 from phloem.grammar.spec import Constraint
-from phloem.programs.protocol import Backend, Capabilities, ChatFormat, Segment, Snapshot
+from phloem.programs.protocol import Capabilities, ChatFormat, Segment
 from phloem.runtime.embedded_session import EmbeddedSession
 from phloem.runtime.engine.messages import Computed, Deliver, Failed, Message
 from phloem.runtime.engine.stats import Stats
-from phloem.runtime.engine.transcript import Transcript
 from phloem.runtime.engine.work import Flush, Pin, Work
 from phloem.runtime.host import wire
 from phloem.runtime.host.supervisor import Limits, State, Supervisor
 from phloem.runtime.lane import Cancel
-from phloem.runtime.mailbox import Mailbox
 from phloem.runtime.model.text_side import ModelText
 from phloem.runtime.model.tokenizer import Tokenizer
 from phloem.runtime.place import Place
+from phloem.runtime.token_backend import TokenBackend, outcome
 
 __all__ = ["HostedBackend", "Loader"]
 
@@ -64,7 +62,7 @@ class _Known:
     text: ModelText
 
 
-class HostedBackend(Backend):
+class HostedBackend(TokenBackend[EmbeddedSession]):
     """See `programs.protocol.Backend`; made like `EmbeddedBackend`, whose settings `engine` takes.
 
     An engine process that dies, hangs or leaks (`limits` says when) is replaced. Steps that it was
@@ -113,51 +111,11 @@ class HostedBackend(Backend):
     @property
     def chat(self) -> ChatFormat:
         """See `Backend`."""
-        return self._known.text.chat
-
-    def count(self, text: str) -> int:
-        """See `Backend`."""
-        return len(self._known.text.tokenizer.encode(text))
-
-    async def open(
-        self,
-        session_id: str,
-        *,
-        namespace: str = "",
-        deadline: float | None = None,
-        priority: int = 0,
-        branch: str = "",
-    ) -> EmbeddedSession:
-        """See `Backend`."""
-        await self._wait()
-        return self._session(Place(session_id, namespace, deadline, priority, branch))
-
-    async def restore(
-        self,
-        snapshot: Snapshot,
-        session_id: str,
-        *,
-        deadline: float | None = None,
-        priority: int = 0,
-    ) -> EmbeddedSession:
-        """See `Backend`."""
-        await self._wait()
-        fingerprint = self.capabilities.fingerprint
-        if snapshot.fingerprint != fingerprint:
-            raise Unsupported(
-                "the snapshot was made with another model or tokenizer",
-                hint="restore it on a backend with the model it was made with",
-                snapshot=snapshot.fingerprint,
-                backend=fingerprint,
-            )
-        place = Place(session_id, snapshot.namespace, deadline, priority, snapshot.branch)
-        session = self._session(place)
-        session.transcript.restore(snapshot)
-        return session
+        return self._text.chat
 
     async def prefill(self, segments: Sequence[Segment], *, namespace: str = "") -> int:
         """See `Backend`. A process that takes over computes the latest prefixes again."""
-        await self._wait()
+        await self._reached()
         transcript = self._transcript()
         transcript.append(segments)
         tokens = transcript.prompt().tokens
@@ -168,7 +126,7 @@ class HostedBackend(Backend):
 
     async def prepare(self, constraints: Sequence[Constraint]) -> None:
         """See `Backend`."""
-        await self._wait()
+        await self._reached()
         self.supervisor.inflight.tell(wire.Prepare(list(constraints)))
 
     async def flush_cache(self) -> None:
@@ -194,7 +152,11 @@ class HostedBackend(Backend):
         )
         return _Known(ready.capabilities, text)
 
-    async def _wait(self) -> None:
+    @property
+    def _text(self) -> ModelText:
+        return self._known.text
+
+    async def _reached(self) -> None:
         """Wait for the first load; raises its error. Later loads hold up steps only."""
         if "_known" not in self.__dict__:
             await asyncio.to_thread(lambda: self._known)
@@ -204,19 +166,9 @@ class HostedBackend(Backend):
         lane = _HostedLane(self.supervisor, self._lanes)
         return EmbeddedSession(lane, self._transcript(), place, fingerprint)
 
-    def _transcript(self) -> Transcript:
-        text = self._known.text
-        return Transcript(text.tokenizer, text.start, text.bos)
-
     async def _done(self, work: Work) -> Computed:
-        """Do work that belongs to no session."""
-        mailbox: Mailbox[Message] = Mailbox()
-        self.supervisor.inflight.submit(_NO_SESSION, work, mailbox.put)
-        message = await mailbox.get()
-        if isinstance(message, Failed):
-            raise message.error
-        assert isinstance(message, Computed)
-        return message
+        submit = functools.partial(self.supervisor.inflight.submit, _NO_SESSION)
+        return await outcome(submit, work)
 
     def _pin_again(self) -> None:
         """On the supervisor's thread, in each process that is ready."""

@@ -17,8 +17,7 @@ from pathlib import Path
 from phloem.errors import Cancelled, ConfigError, Unsupported
 from phloem.grammar.compiler import GrammarCompiler
 from phloem.grammar.spec import Constraint
-from phloem.programs.protocol import Backend, Capabilities, ChatFormat, Segment, Snapshot
-from phloem.runtime.engine.transcript import Transcript
+from phloem.programs.protocol import Capabilities, ChatFormat, Segment
 from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.model.text import ModelText, load_model_text
 from phloem.runtime.place import Place
@@ -29,6 +28,7 @@ from phloem.runtime.sglang.fleet import Fleet, Server
 from phloem.runtime.sglang.request import kinds
 from phloem.runtime.sglang.server_info import ServerInfo
 from phloem.runtime.sglang.session import SGLangSession, Shared, warm
+from phloem.runtime.token_backend import TokenBackend
 
 __all__ = ["RuntimeEndpoint"]
 
@@ -40,7 +40,7 @@ class _Connected:
     capabilities: Capabilities
 
 
-class RuntimeEndpoint(Backend):
+class RuntimeEndpoint(TokenBackend[SGLangSession]):
     """See `programs.protocol.Backend`. SGLang from 0.5.4 on, before 0.6; or phloem's own server.
 
     `base_url` may be several addresses (a list, or one text with commas) of servers of one model:
@@ -92,23 +92,10 @@ class RuntimeEndpoint(Backend):
     @property
     def chat(self) -> ChatFormat:
         """See `Backend`."""
-        text = self._connect().text
+        text = self._text
         if text.chat_format is None:
             raise Unsupported(text.chat_problem, hint="write the prompt as plain text")
         return text.chat_format
-
-    async def open(
-        self,
-        session_id: str,
-        *,
-        namespace: str = "",
-        deadline: float | None = None,
-        priority: int = 0,
-        branch: str = "",
-    ) -> SGLangSession:
-        """See `Backend`."""
-        await self.start()
-        return self._session(Place(session_id, namespace, deadline, priority, branch))
 
     def _reach(self) -> None:
         """What has to happen before servers can answer: nothing, for those that run."""
@@ -126,30 +113,6 @@ class RuntimeEndpoint(Backend):
             server.http.url: server.info if server.problem is None else None
             for server in self._fleet.servers
         }
-
-    async def restore(
-        self,
-        snapshot: Snapshot,
-        session_id: str,
-        *,
-        deadline: float | None = None,
-        priority: int = 0,
-    ) -> SGLangSession:
-        """See `Backend`."""
-        await self.start()
-        if snapshot.fingerprint != self.capabilities.fingerprint:
-            raise Unsupported(
-                "the snapshot was made with another model or tokenizer",
-                hint="restore it on a backend with the model it was made with",
-            )
-        place = Place(session_id, snapshot.namespace, deadline, priority, snapshot.branch)
-        session = self._session(place)
-        session.transcript.restore(snapshot)
-        return session
-
-    def count(self, text: str) -> int:
-        """See `Backend`."""
-        return len(self._connect().text.tokenizer.encode(text))
 
     async def prefill(self, segments: Sequence[Segment], *, namespace: str = "") -> int:
         """See `Backend`. On every server; it may be evicted, for nothing can be pinned there."""
@@ -181,12 +144,15 @@ class RuntimeEndpoint(Backend):
         self._closed = True
         await self._fleet.aclose()
 
+    @property
+    def _text(self) -> ModelText:
+        return self._connect().text
+
+    async def _reached(self) -> None:
+        await self.start()
+
     def _session(self, place: Place) -> SGLangSession:
         return SGLangSession(self._connect().shared, self._transcript(), place)
-
-    def _transcript(self) -> Transcript:
-        text = self._connect().text
-        return Transcript(text.tokenizer, text.start, text.bos)
 
     def _connect(self) -> _Connected:
         with self._lock:
