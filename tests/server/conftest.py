@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -48,3 +50,16 @@ def start() -> Callable[..., AbstractContextManager[Running]]:
         return serving(tiny(context), **settings)
 
     return starting
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, headless."""
+    binary = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    if binary is None:
+        pytest.skip("needs Chromium: apt install chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=binary, args=["--no-sandbox"])
+        yield browser
+        browser.close()

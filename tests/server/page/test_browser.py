@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,18 +14,6 @@ from tests.server.programs.samples import PROGRAMS
 playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Debian's Chromium, headless."""
-    binary = os.environ.get("CHROMIUM") or shutil.which("chromium")
-    if binary is None:
-        pytest.skip("needs Chromium: apt install chromium")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=binary, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

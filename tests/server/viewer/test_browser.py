@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -56,18 +54,6 @@ def breaks(s: ph.State, topic: str) -> str:
     s += topic + ph.gen("word", max_tokens=3, temperature=0)
     table = {"known": s["word"]}
     return table[topic]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Debian's Chromium, headless."""
-    binary = os.environ.get("CHROMIUM") or shutil.which("chromium")
-    if binary is None:
-        pytest.skip("needs Chromium: apt install chromium")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=binary, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
