@@ -75,13 +75,15 @@ class Inflight:
             for asked in self._jobs.values():
                 send(asked.encoded)
 
-    def detach(self, error: Callable[[], PhloemError], *, refuse: bool) -> None:
-        """The process has ended: so do all jobs. With `refuse` new ones do not wait."""
+    def detach(self, error: Callable[[], PhloemError], *, refuse: bool) -> list[Callable[[], None]]:
+        """The process has ended: so do all jobs. With `refuse` new ones do not wait.
+
+        Gives what tells the owners, to be called once whatever they look at says so too.
+        """
         with self._lock:
             lost, self._jobs = self._jobs, {}
             self._send, self._refusal = None, error if refuse else None
-        for asked in lost.values():
-            asked.deliver(Failed(error()))
+        return [functools.partial(asked.deliver, Failed(error())) for asked in lost.values()]
 
     def wait_for_next(self) -> None:
         """Another process is on its way: jobs wait for it again."""

@@ -141,7 +141,8 @@ class Supervisor:
             watch.events.put(None)
         if thread is not None:
             thread.join()
-        self.inflight.detach(_stopped, refuse=True)
+        for tell in self.inflight.detach(_stopped, refuse=True):
+            tell()
 
     def _set(self, state: State) -> None:
         with self._changed:
@@ -161,16 +162,17 @@ class Supervisor:
                 self._set("failed")
                 return
             failures = 1 if end.lived_s >= self._limits.stable_s else failures + 1
-            pause = self._limits.pause(failures)
             self.restarts[end.reason] += 1
+            pause = self._limits.pause(failures)
+            error = functools.partial(self._restarted, end, time.monotonic() + pause)
+            owners = self.inflight.detach(error, refuse=pause > 0)
             self._set("restarting")
             log.error(
                 "the engine process %s (%s); %d steps were lost, the next one starts in %g s",
-                end.how, end.reason, len(self.inflight), pause,
+                end.how, end.reason, len(owners), pause,
             )  # fmt: skip
-            until = time.monotonic() + pause
-            error = functools.partial(self._restarted, end, until)
-            self.inflight.detach(error, refuse=pause > 0)
+            for tell in owners:
+                tell()
             with self._changed:
                 self._changed.wait_for(lambda: self.state == "closed", timeout=pause)
             self.inflight.wait_for_next()
