@@ -27,7 +27,9 @@ class EngineMatcher:
     text that must be generated before the grammar of `byte_root` begins (`Constraint.after`).
     """
 
-    __slots__ = ("_accepted", "_byte_root", "_ends", "_ll", "_prelude", "_tokenizer")
+    __slots__ = (
+        "_accepted", "_address", "_byte_root", "_ends", "_ll", "_out", "_prelude", "_tokenizer",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -43,15 +45,19 @@ class EngineMatcher:
         self._prelude = prelude
         self._accepted = list(accepted)
         self._ends = 0
+        self._out: Any = None
+        """The buffer that was filled last; it is the same one nearly always."""
+        self._address = 0
 
     def fill_mask(self, out: Any) -> bool:
         """See `spec.Matcher`. `out` is a contiguous int32 numpy array or CPU torch tensor."""
-        pointer, size = _buffer(out)
-        if size != 4 * self._tokenizer.words:
-            raise ValueError(
-                f"the mask holds {size} bytes, the vocabulary needs {4 * self._tokenizer.words}"
-            )
-        self._ll.unsafe_compute_mask_ptr(pointer, size)
+        size = 4 * self._tokenizer.words
+        if out is not self._out:
+            self._address, given = _buffer(out)
+            if given != size:
+                raise ValueError(f"the mask holds {given} bytes, the vocabulary needs {size}")
+            self._out = out
+        self._ll.unsafe_compute_mask_ptr(self._address, size)
         self._check("computing the mask")
         return True
 

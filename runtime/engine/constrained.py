@@ -36,34 +36,37 @@ class Constrained:
         self.spent_s = 0.0
         """Seconds spent in the grammar engine."""
         self._dictated: deque[int] = deque()
-        self._words = np.zeros(-(-vocabulary.width // 32), dtype=np.int32)
-        self._size = vocabulary.size
+        self._asked = False
+        """Whether the matcher was asked what it dictates where it stands."""
+        self._mask = np.zeros(-(-vocabulary.width // 32), dtype=np.int32)
         self._way_out: list[int] | None = None
         """The way out from the present choice, where it is known."""
         self._check_at = 1 << 62
         """Check tokens sampled with at most this many left."""
 
     def allowed(self) -> np.ndarray | None:
-        """Which tokens may be sampled, bool [size of the vocabulary]; None: all of them."""
+        """The mask (`masks.py`) of the tokens that may be sampled; None: all of them.
+
+        It is the caller's until the next call.
+        """
         began = time.perf_counter()
-        restricted = self.matcher.fill_mask(self._words)
+        restricted = self.matcher.fill_mask(self._mask)
         self.spent_s += time.perf_counter() - began
-        if not restricted:
-            return None
-        bits = np.unpackbits(self._words.view(np.uint8), bitorder="little")
-        return bits[: self._size].view(np.bool_)
+        return self._mask if restricted else None
 
     def dictated(self) -> int | None:
         """The next token, if it is not for the model to choose; `take_dictated` takes it."""
-        if not self._dictated and not self.closing:
+        if not self._asked and not self._dictated and not self.closing:
             began = time.perf_counter()
             self._dictated.extend(self.matcher.forced())
+            self._asked = True
             self.spent_s += time.perf_counter() - began
         return self._dictated[0] if self._dictated else None
 
     def take_dictated(self) -> int:
         """Advance over the dictated token, and return it."""
         token = self._dictated.popleft()
+        self._asked = False
         self.matcher.accept(token)
         return token
 
@@ -77,6 +80,7 @@ class Constrained:
         if check and self._way_out is None:
             self._way_out = self._find_way_out(left)
         before, self._way_out = self._way_out, None
+        self._asked = False
         for token in tokens:
             self.matcher.accept(token)
         if not check or before is None:

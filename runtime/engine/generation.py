@@ -20,6 +20,7 @@ from phloem.runtime.engine.drafts import Drafter
 from phloem.runtime.engine.forecast import Interest
 from phloem.runtime.engine.healing import Border
 from phloem.runtime.engine.job import Job
+from phloem.runtime.engine.masks import everything_but, pack
 from phloem.runtime.engine.messages import Deliver, Generated, Progress
 from phloem.runtime.engine.noise import Noise
 from phloem.runtime.engine.output_text import OutputText, Piece
@@ -184,25 +185,29 @@ class Generation(Job):
         if dictated is not None:
             only = np.zeros(self._vocabulary.size, dtype=np.bool_)
             only[dictated] = True
-            return Draw(self.params, uniform, only)
-        banned = self._banned()
+            return Draw(self.params, uniform, pack(only))
         allowed = self.constrained.allowed() if self.constrained else None
-        if allowed is not None:
-            allowed[list(banned)] = False
+        unbarred = self._unbarred()
+        if allowed is None:
+            allowed = unbarred
+        else:
+            if unbarred is not None:
+                allowed &= unbarred
             if not allowed.any():
                 self.finish = "stop"
-        return Draw(self.params, uniform, allowed, banned, self._counts, self._seen)
+        return Draw(self.params, uniform, allowed, self._counts, self._seen)
 
     def _dictated(self) -> int | None:
         return self.constrained.dictated() if self.constrained is not None else None
 
-    def _banned(self) -> frozenset[int]:
+    def _unbarred(self) -> np.ndarray | None:
+        """The mask of the tokens that the parameters allow now; None: all of them."""
         banned: frozenset[int] = frozenset()
         if self.params.ignore_eos:
             banned |= self._vocabulary.eos_ids
         if self._generated < self.params.min_tokens:
             banned |= self._vocabulary.eos_ids.union(self.params.stop_token_ids)
-        return banned
+        return everything_but(banned, self._vocabulary.width) if banned else None
 
     # What a drawn token leads to
 
@@ -289,6 +294,10 @@ class Generation(Job):
             self.finish = "forced" if closed else "length"
 
     # What to tell
+
+    def waits(self) -> None:
+        """See `Job`."""
+        self.deliver(Progress(TokenEvent(""), self.base))
 
     def progress(self) -> None:
         """Deliver what can be shown and was not yet."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phloem.grammar.spec import Matcher
+from phloem.runtime.engine.masks import pack, unpack
 
 __all__ = ["Border", "TokenTable"]
 
@@ -83,7 +84,7 @@ class TokenTable:
     def allowed(
         self, border: Border, vocab: int, mask: np.ndarray | None, matcher: Matcher | None
     ) -> np.ndarray:
-        """Which candidates may be drawn, bool [vocab].
+        """The mask (`masks.py`) of the candidates that may be drawn, of `vocab` tokens.
 
         `mask` and `matcher` stand at the start of the constraint, which begins after the bytes
         taken back; None: there is no constraint.
@@ -91,15 +92,16 @@ class TokenTable:
         allowed = np.zeros(vocab, dtype=np.bool_)
         if mask is None or matcher is None:
             allowed[border.ids] = True
-            return allowed
+            return pack(allowed)
         known = border.rest_ids >= 0
-        allowed[border.ids[known]] = mask[border.rest_ids[known]]
+        fits_first = unpack(mask, vocab)
+        allowed[border.ids[known]] = fits_first[border.rest_ids[known]]
         for token in border.ids[~known][1:].tolist():
             rest = self.cover(self._bytes[token][len(border.text) :])
-            fits = bool(rest) and bool(mask[rest[0]])
+            fits = bool(rest) and bool(fits_first[rest[0]])
             allowed[token] = fits and matcher.accepts_prefix(rest) == len(rest)
         allowed[border.token] = True
-        return allowed
+        return pack(allowed)
 
     def rest(self, border: Border, token: int) -> list[int]:
         """Tokens that say what `token` says after the bytes taken back; [] for the original."""

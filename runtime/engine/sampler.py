@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from phloem.programs.protocol import SamplingParams
+from phloem.runtime.engine.masks import restrict
 
 __all__ = ["Draw", "sample"]
 
@@ -35,15 +36,14 @@ _BLOCK = 256
 class Draw:
     """What one row of logits is to become.
 
-    `allowed` [vocab] is False where a token must not be taken, `banned` names such tokens one
-    by one; `output` counts the tokens generated so far, `seen` holds the prompt's tokens too
+    `allowed` is the mask (`masks.py`) of the tokens that may be taken, None: all may; `output`
+    counts the tokens generated so far, `seen` holds the prompt's tokens too
     (only filled where a penalty needs them); `uniform` lies in [0, 1).
     """
 
     params: SamplingParams
     uniform: float
     allowed: np.ndarray | None = None
-    banned: Set[int] = frozenset()
     output: Mapping[int, int] = field(default_factory=dict)
     seen: Set[int] = frozenset()
 
@@ -52,8 +52,8 @@ def sample(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
     """One token per row. `logits` float32 [rows, vocab] is changed in place."""
     for i, draw in enumerate(draws):
         _penalise(logits, i, draw)
-        if draw.allowed is not None or draw.banned:
-            _bar(logits[i], draw)
+        if draw.allowed is not None:
+            restrict(logits[i], draw.allowed)
     drawn = [i for i, draw in enumerate(draws) if draw.params.temperature > _GREEDY]
     if not drawn:
         return _best(logits)
@@ -64,20 +64,6 @@ def sample(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
     for i, token in zip(drawn, _draw(rows, [draws[i] for i in drawn]), strict=True):
         tokens[i] = token
     return tokens
-
-
-def _bar(row: torch.Tensor, draw: Draw) -> None:
-    """Leave only tokens that may be taken."""
-    banned = list(draw.banned)
-    if row.device.type == "cpu":  # numpy's overhead for so little work is a fifth of torch's
-        values = row.numpy()
-        values[banned] = -np.inf
-        if draw.allowed is not None:
-            values[~draw.allowed] = -np.inf  # half the time of putmask where little is barred
-        return
-    row[banned] = -torch.inf
-    if draw.allowed is not None:
-        row.masked_fill_(torch.from_numpy(~draw.allowed).to(row.device), -torch.inf)
 
 
 def _best(logits: torch.Tensor) -> list[int]:

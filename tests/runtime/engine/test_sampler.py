@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from phloem.programs.protocol import SamplingParams
+from phloem.runtime.engine.masks import pack
 from phloem.runtime.engine.noise import Noise
 from phloem.runtime.engine.sampler import Draw, sample
 
@@ -64,7 +65,7 @@ def test_min_p_is_relative_to_the_likeliest():
 
 def test_masked_tokens_are_never_drawn():
     """A mask holds for greedy and for sampled rows."""
-    allowed = np.array([True, False, False, True, False])
+    allowed = pack(np.array([True, False, False, True, False]))
     assert set(drawn(allowed=allowed)) == {0, 3}
     assert set(drawn(5, allowed=allowed, temperature=0)) == {0}
 
