@@ -158,6 +158,11 @@ class TokenEvent:
     logprobs: tuple[TokenLogprob, ...] = ()
     forced_spans: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def empty(self) -> bool:
+        """Whether it brings nothing: the step is accepted and waits for its turn."""
+        return not (self.text or self.tokens)
+
     def __add__(self, later: TokenEvent) -> TokenEvent:
         """Both as one event."""
         shift = len(self.text)

@@ -101,7 +101,7 @@ class _Stream:
         return result
 
     def _pass_on(self, item: TokenEvent) -> None:
-        if self._silent:
+        if self._silent or item.empty:
             return
         if item.text:
             self._delivered.append(item.text)

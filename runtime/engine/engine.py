@@ -163,6 +163,8 @@ class Engine:
             job.deliver(Failed(error))
             return
         state.enqueue(job)
+        if len(state.waiting) > free_places:
+            job.waits()
 
     def _withdraw(self, job: Job) -> None:
         if self._state.has(job):

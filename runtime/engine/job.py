@@ -122,3 +122,6 @@ class Job(ABC):
 
     def progress(self) -> None:  # noqa: B027 - most kinds have none to show
         """Deliver what can be shown before the outcome."""
+
+    def waits(self) -> None:  # noqa: B027 - most kinds have nobody who asks
+        """Deliver that the job is accepted and waits for its turn."""

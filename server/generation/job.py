@@ -88,7 +88,8 @@ async def candidates(backend: Backend, job: Job) -> AsyncGenerator[Item, None]:
     try:
         async with contextlib.aclosing(_once(backend, job)) as items:
             async for item in items:
-                told = True
+                _, happened = item
+                told = told or isinstance(happened, StepResult) or not happened.empty
                 yield item
     except EngineRestarted:
         if told:

@@ -3,8 +3,8 @@
 What lives here: the response class and its timing. What does not: what the events say.
 
 * The first event is waited for a moment before the status goes out, so that an early error
-  (too long, queue full) is a real 4xx or 5xx. After that moment the headers go out with a
-  comment line, so a proxy sees life.
+  (too long, queue full) is a real 4xx or 5xx. After that moment, or as soon as the engine has
+  accepted the work (`ACCEPTED`), the headers go out with a comment line, so a proxy sees life.
 * Silence is filled with comment lines (`: wait`), never inside an event.
 * A reader that takes nothing for `send_timeout_s` is cut off; one that goes away ends the
   source within one step.
@@ -28,7 +28,7 @@ from phloem.server.http.disconnect import disconnected
 from phloem.server.http.replies import error_reply
 from phloem.server.settings import Settings
 
-__all__ = ["HEADERS", "EventStream", "event"]
+__all__ = ["ACCEPTED", "HEADERS", "EventStream", "event"]
 
 log = structlog.get_logger("phloem.server")
 
@@ -40,6 +40,8 @@ HEADERS = {
 }
 
 _WAIT = format_sse_event(comment="wait")
+ACCEPTED = format_sse_event(comment="accepted")
+"""For work that waits for its turn, where the API has no event that says so."""
 
 
 def event(data: str, *, name: str | None = None, id: str | None = None) -> bytes:  # noqa: A002

@@ -89,7 +89,7 @@ def _counted(engine: Engine) -> Stats | None:
     return backend.stats() if isinstance(backend, Counting) else None
 
 
-def _state(request: Request) -> ServerState:
+async def _state(request: Request) -> ServerState:
     found: ServerState = request.app.state.server
     return found
 

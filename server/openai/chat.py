@@ -37,7 +37,12 @@ from phloem.server.openai.chat_reply import (
 )
 from phloem.server.openai.chat_request import ChatRequest
 from phloem.server.openai.common_reply import DONE, error_events, new_id, usage_reply
-from phloem.server.openai.constraints import offered_tools, reply_constraint, tool_mode
+from phloem.server.openai.constraints import (
+    constrains,
+    offered_tools,
+    reply_constraint,
+    tool_mode,
+)
 from phloem.server.openai.fields import sampling
 from phloem.server.openai.messages import CALL_BEGIN, chat_prompt
 from phloem.server.openai.names import check_model, program_of
@@ -67,9 +72,11 @@ async def chat_completions(
     if program is not None:
         return await program_chat(manager.catalog.get(program), body, request, manager)
     check_model(state, body.model)
-    # A large schema takes a while to check: not on the loop that serves everybody.
-    allowed = backend.capabilities.constraints
-    constraint = await asyncio.to_thread(reply_constraint, state.analyser, body, allowed)
+    constraint = None
+    if constrains(body):
+        # A large schema takes a while to check: not on the loop that serves everybody.
+        allowed = backend.capabilities.constraints
+        constraint = await asyncio.to_thread(reply_constraint, state.analyser, body, allowed)
     job = _job(state, backend, request, body, constraint)
     if body.stream:
         return EventStream(_events(state, request, body, job), state.settings, error_events)

@@ -22,7 +22,7 @@ from phloem.server.generation.run import collect, generate
 from phloem.server.http.body import StrictRoute
 from phloem.server.http.disconnect import while_connected
 from phloem.server.http.replies import ERRORS
-from phloem.server.http.sse import EventStream, event
+from phloem.server.http.sse import ACCEPTED, EventStream, event
 from phloem.server.http.state import ServerState, State
 from phloem.server.openai.common_reply import DONE, error_events, finish, new_id, usage_reply
 from phloem.server.openai.completion_models import (
@@ -124,6 +124,8 @@ async def _events(
                     piece.logprobs = completion_logprobs(item.logprobs, offset)
                     offsets[index] = offset + sum(len(one.text) for one in item.logprobs)
                 yield chunk(piece)
+            elif item.empty:
+                yield ACCEPTED
     if body.stream_options is not None and body.stream_options.include_usage:
         last = CompletionReply(
             id=chunk_id, created=created, model=body.model, choices=[],

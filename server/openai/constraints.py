@@ -25,7 +25,7 @@ from phloem.server.openai.chat_request import (
 )
 from phloem.server.openai.messages import CALL_BEGIN, CALL_END
 
-__all__ = ["ToolMode", "offered_tools", "reply_constraint", "tool_mode"]
+__all__ = ["ToolMode", "constrains", "offered_tools", "reply_constraint", "tool_mode"]
 
 ToolMode = Literal["none", "auto", "call"]
 """none: no calls. auto: calls or text. call: exactly one call."""
@@ -55,6 +55,12 @@ def offered_tools(request: ChatRequest) -> list[Tool]:
             param="tool_choice",
         )
     return named
+
+
+def constrains(request: ChatRequest) -> bool:
+    """Whether anything in the request could make a constraint."""
+    asked = request.tools, request.regex, request.response_format
+    return any(part is not None for part in asked)
 
 
 def reply_constraint(

@@ -51,7 +51,7 @@ class BatchReply(BaseModel):
     created_at: float
 
 
-def _batches(manager: Manager) -> Batches:
+async def _batches(manager: Manager) -> Batches:
     return Batches(manager)
 
 

@@ -18,7 +18,7 @@ from phloem.server.programs.rows import RunRow
 __all__ = ["Manager", "ThisRun", "caller_of", "get_run"]
 
 
-def _manager(request: Request) -> RunManager:
+async def _manager(request: Request) -> RunManager:
     found: RunManager = request.app.state.manager
     return found
 

@@ -26,7 +26,7 @@ from phloem.server.http.aborts import Aborted
 from phloem.server.http.body import StrictRoute
 from phloem.server.http.disconnect import while_connected
 from phloem.server.http.replies import ERRORS, json_reply
-from phloem.server.http.sse import EventStream, event
+from phloem.server.http.sse import ACCEPTED, EventStream, event
 from phloem.server.http.state import ServerState, State
 from phloem.server.openai.common_reply import DONE, error_events, finish, new_id
 from phloem.server.sglang.models import FinishReason, GenerateReply, GenerateRequest, MetaInfo
@@ -151,6 +151,9 @@ async def _events(
     async with contextlib.aclosing(work), contextlib.aclosing(items):
         try:
             async for index, item in items:
+                if isinstance(item, TokenEvent) and item.empty:
+                    yield ACCEPTED
+                    continue
                 whole = isinstance(item, StepResult)
                 reply = _reply(item, body) if isinstance(item, StepResult) else so_far(index, item)
                 reply.meta_info.id = ident

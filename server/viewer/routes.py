@@ -44,7 +44,7 @@ _HEADERS = {
 }
 
 
-def _source(request: Request) -> TraceSource:
+async def _source(request: Request) -> TraceSource:
     found: TraceSource = request.app.state.traces
     return found
 

@@ -288,7 +288,7 @@ async def test_closing_the_backend_ends_steps_with_cancelled(make_lab, tiny):
     sessions = [await backend.open(str(i)) for i in range(2)]
     steps = [s.generate(SamplingParams(max_tokens=1000, ignore_eos=True)) for s in sessions]
     first = asyncio.ensure_future(anext(steps[0]))
-    second = asyncio.ensure_future(anext(steps[1]))
+    second = asyncio.ensure_future(drain(steps[1]))
     await first
     await backend.aclose()
     for result in await asyncio.gather(drain(steps[0]), second, return_exceptions=True):

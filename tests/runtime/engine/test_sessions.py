@@ -1,6 +1,7 @@
 """Sessions: what is computed, what is kept, and what a step gives."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -97,6 +98,23 @@ async def test_events_join_to_the_result(make_lab):
         assert "".join(event.text for event in events) == result.text
         assert [t for event in events for t in event.tokens] == list(result.tokens)
         assert lab.model.tokenizer.decode(result.tokens).strip(" ") == result.text.strip(" ")
+
+
+async def test_a_step_that_waits_is_told_so_first(make_lab):
+    """A step that must wait for its turn yields an event without text and tokens as soon as the
+    engine has accepted it; one that begins at once yields none."""
+    lab = make_lab(max_running=1)
+    both_asked = threading.Event()
+    lab.decoder.before = lambda _: both_asked.wait()
+    first, second = await lab.session(STORY), await lab.session("the", name="t")
+    going = asyncio.ensure_future(lab.events(first, max_tokens=5))
+    waiting = asyncio.ensure_future(lab.events(second, max_tokens=5))
+    await asyncio.sleep(0)
+    both_asked.set()
+    *events, _ = await going
+    assert [event for event in events if event.empty] == []
+    *events, _ = await waiting
+    assert [event for event in events if event.empty] == events[:1] == [TokenEvent("")]
 
 
 async def test_an_empty_session_generates(make_lab):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import base64
+import inspect
 import io
 import json
 import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import httpx
 import pytest
 import structlog
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 from prometheus_client.parser import text_string_to_metric_families
 
 import phloem as ph
@@ -21,6 +25,7 @@ from phloem.grammar.analyser import default_analyser
 from phloem.programs.testing import ScriptedBackend
 from phloem.retrieval.base import Hits, Query
 from phloem.retrieval.defaults import default_retriever
+from phloem.server.http.app import ROUTERS
 from phloem.server.http.engine import Engine
 from phloem.server.http.health import ready
 from phloem.server.http.logs import configure_logs
@@ -53,6 +58,19 @@ def samples(server: Running) -> dict[tuple[str, tuple[tuple[str, str], ...]], fl
         for family in families
         for sample in family.samples
     }
+
+
+def test_no_request_queues_for_a_thread_to_find_its_server() -> None:
+    """Endpoints and all that they depend on are coroutines: each plain function among them would
+    be a turn on FastAPI's few threads, for every request."""
+
+    def calls(needed: Dependant) -> list[Callable[..., Any] | None]:
+        return [needed.call, *(call for part in needed.dependencies for call in calls(part))]
+
+    routes = [one for router in ROUTERS for one in router.routes if isinstance(one, APIRoute)]
+    found = [call for route in routes for call in calls(route.dependant)]
+    assert len(found) > len(ROUTERS)
+    assert [call for call in found if not inspect.iscoroutinefunction(call)] == []
 
 
 def test_every_series_is_there_from_the_start(start: Start) -> None:

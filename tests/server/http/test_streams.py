@@ -12,6 +12,8 @@ import pytest
 
 from phloem.errors import OutOfMemory, PromptTooLong
 from phloem.programs.testing import ScriptedBackend
+from phloem.runtime.embedded import EmbeddedBackend
+from phloem.runtime.model.tiny import tiny_model
 from phloem.server.http.sse import EventStream, event
 from phloem.server.settings import load_settings
 from tests.server.harness import Running, serving
@@ -38,6 +40,33 @@ def test_a_queued_stream_has_headers_and_heartbeats(start: Start) -> None:
     data = [block for block in blocks if not block.startswith(":")]
     assert data[-1] == "data: [DONE]"
     assert all(json.loads(block[6:]) for block in data[:-1])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "first"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}, "data: {"),
+        ("/v1/completions", {"prompt": "Hi"}, ": accepted"),
+        ("/generate", {"text": "Hi"}, ": accepted"),
+    ],
+)
+def test_a_stream_begins_when_the_engine_has_accepted_it(
+    path: str, body: dict[str, Any], first: str
+) -> None:
+    """The first event does not wait for the engine's first token where others come before it."""
+    engine = EmbeddedBackend(tiny_model(), max_running=1)
+    with serving(engine, early_headers_s=600, heartbeat_s=600) as server:
+        long = server.chat_body(max_tokens=4000, ignore_eos=True, stream=True)
+        with server.client.stream("POST", "/v1/chat/completions", json=long) as before:
+            going = before.iter_lines()
+            next(going)
+            known = {} if path == "/generate" else {"model": server.model}
+            asked = known | body | {"stream": True}
+            with server.client.stream("POST", path, json=asked) as reply:
+                lines = reply.iter_lines()
+                assert next(lines).startswith(first)
+                assert engine.engine.call(lambda state: len(state.waiting)).result() == 1
+        server.wait_idle()
 
 
 def test_pieces_arrive_one_by_one() -> None:
