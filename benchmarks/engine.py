@@ -22,13 +22,14 @@ import torch
 
 from phloem.programs.protocol import SamplingParams, Text
 from phloem.runtime.embedded import EmbeddedBackend
+from phloem.runtime.engine.config import EngineConfig
 from phloem.runtime.engine.generation import Generation
 from phloem.runtime.engine.messages import Message
 from phloem.runtime.engine.noise import Noise
 from phloem.runtime.engine.params import make_output_text
 from phloem.runtime.engine.scheduler import step
 from phloem.runtime.engine.sequence import Sequence
-from phloem.runtime.engine.state import EngineConfig, EngineState
+from phloem.runtime.engine.state import EngineState
 from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.model.batch import ForwardBatch, KVStorage
 from phloem.runtime.model.tiny import tiny_model

@@ -21,9 +21,9 @@ from phloem.grammar.compiler import GrammarCompiler
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import Capabilities, ChatFormat, Segment
 from phloem.runtime.embedded_session import EmbeddedSession
+from phloem.runtime.engine.config import EngineConfig
 from phloem.runtime.engine.engine import Engine
 from phloem.runtime.engine.messages import Computed
-from phloem.runtime.engine.state import EngineConfig
 from phloem.runtime.engine.stats import Stats
 from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.engine.work import Flush, Pin, Work

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from phloem.errors import Cancelled, EngineError, PhloemError
 from phloem.grammar.spec import Compiler, Constraint
+from phloem.runtime.engine.config import EngineConfig
 from phloem.runtime.engine.constrained import Constrained
 from phloem.runtime.engine.engine import Engine
 from phloem.runtime.engine.forecast import Interest
@@ -25,7 +26,6 @@ from phloem.runtime.engine.params import make_output_text
 from phloem.runtime.engine.prefix import Prefix
 from phloem.runtime.engine.scoring import Scoring
 from phloem.runtime.engine.sequence import Sequence as TokenSequence
-from phloem.runtime.engine.state import EngineConfig
 from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.engine.work import Flush, Generate, Pin, Score, Work
 from phloem.runtime.lane import Cancel

@@ -9,11 +9,19 @@ that over the TOML file named by `PHLOEM_CONFIG` (or `config=`), that over the d
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -23,6 +31,7 @@ from pydantic_settings import (
 )
 
 from phloem.errors import ConfigError
+from phloem.runtime.engine.config import EngineConfig
 
 __all__ = ["Settings", "load_settings"]
 
@@ -54,6 +63,14 @@ class Settings(BaseSettings):
     es_url: SecretStr | None = None
     """Elasticsearch; takes the place of the embedded indexes. May hold a password: a secret."""
 
+    dtype: str = "auto"
+    """How weights are held: auto, float32, bfloat16, int8 or int4."""
+    device: str = "auto"
+    """Where the embedded engine computes: auto, cpu, or cuda[:N]."""
+    engine: Annotated[EngineConfig, NoDecode] = EngineConfig()
+    """The embedded engine's own settings, `EngineConfig`: a table of the TOML file, or
+    NAME=VALUE, separated by commas. Its `max_running` bounds the steps computed together, the
+    server's the requests that are let in."""
     engine_process: bool = True
     """Run the engine in a child process, which is replaced when it dies, hangs or leaks."""
     engine_memory_bytes: int | None = Field(None, ge=2**20)
@@ -129,6 +146,37 @@ class Settings(BaseSettings):
         """A text (an environment variable) is a list separated by commas."""
         return tuple(filter(None, value.split(","))) if isinstance(value, str) else value
 
+    @field_validator("engine", mode="wrap")
+    @classmethod
+    def _engine(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        """A text, or texts, of NAME=VALUE are a table too."""
+        if isinstance(value, str):
+            value = value.split(",")
+        if isinstance(value, list | tuple):
+            pairs = [one.partition("=") for one in value if one]
+            value = {name.strip(): text.strip() for name, _, text in pairs}
+        known = [one.name for one in dataclasses.fields(EngineConfig)]
+        if isinstance(value, dict) and (unknown := [name for name in value if name not in known]):
+            raise ValueError(f"there is no {unknown[0]!r}; there are {', '.join(known)}")
+        try:
+            return check(value)
+        except ConfigError as error:
+            raise ValueError(error.message) from error
+
+    @model_validator(mode="after")
+    def _engine_is_embedded(self) -> Self:
+        if self.remote and self.sets_engine:
+            raise ValueError(
+                "engine, dtype and device are for the embedded engine; those of an SGLang server "
+                "that is started here go into sglang_args"
+            )
+        return self
+
+    @property
+    def sets_engine(self) -> bool:
+        """Whether anything of the embedded engine is not as by default."""
+        return (self.engine, self.dtype, self.device) != (EngineConfig(), "auto", "auto")
+
     @property
     def remote(self) -> bool:
         """Whether SGLang runs the model."""
@@ -158,10 +206,15 @@ def load_settings(config: Path | None = None, **given: Any) -> Settings:
         return FromFile(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         wrong = [
-            f"{'.'.join(map(str, item['loc']))}: {item['msg']}"
+            ": ".join(filter(None, (".".join(map(str, item["loc"])), _said(item["msg"]))))
             for item in error.errors(include_input=False, include_url=False)
         ]
         raise ConfigError(
             "wrong settings: " + "; ".join(wrong),
             hint="settings come from options, PHLOEM_* variables and the TOML file",
         ) from None
+
+
+def _said(message: str) -> str:
+    """A validator's own words."""
+    return message.removeprefix("Value error, ")

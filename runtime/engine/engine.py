@@ -19,11 +19,12 @@ from typing import TypeVar
 
 from phloem.errors import Cancelled, Overloaded, PromptTooLong
 from phloem.runtime.engine.audit import audit
+from phloem.runtime.engine.config import EngineConfig
 from phloem.runtime.engine.forecast import Interest
 from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.messages import Failed
 from phloem.runtime.engine.scheduler import step
-from phloem.runtime.engine.state import EngineConfig, EngineState
+from phloem.runtime.engine.state import EngineState
 from phloem.runtime.engine.stats import Stats
 from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.model.batch import Decoder

@@ -179,6 +179,14 @@ def serve(
     model: Annotated[str | None, typer.Option(help="name or path of the model")] = None,
     backend: Engine = None,
     sglang_url: Urls = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="weights: auto, float32, bfloat16, int8 or int4 [auto]")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, or cuda[:N] [auto]")] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="a setting of the engine: max_running=64"),
+    ] = None,
     tp: Annotated[
         int | None, typer.Option(min=1, help="GPUs of the SGLang server that is started")
     ] = None,
@@ -211,7 +219,8 @@ def serve(
         "programs": tuple(files or ()) or None, "model": model, "index_dir": index,
         "es_url": es_url, "host": host, "port": port, "api_key_file": api_key_file,
         "journal": journal, "engine_process": False if in_process else None,
-        "backend": backend,
+        "backend": backend, "dtype": dtype, "device": device,
+        "engine": tuple(engine or ()) or None,
         "sglang_url": tuple(sglang_url or ()) or None,
         "sglang_tp": tp, "sglang_mem_fraction_static": mem_fraction_static,
         "sglang_args": tuple(sglang_arg or ()) or None,

@@ -10,6 +10,7 @@ next start. A second signal ends it at once.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import math
 import os
@@ -70,22 +71,24 @@ def _parts(
 
 
 def _backend(settings: Settings) -> Backend:
-    """The engine of the settings; without a model in them, a part that a program has set wins."""
+    """The engine of the settings; if they say nothing of it, a part that a program has set wins."""
 
     def make() -> Backend:
         if settings.remote:
             return sglang_backend(settings)
         model = settings.model or DEFAULT_MODEL
+        own = {"dtype": settings.dtype, "device": settings.device}
+        own |= dataclasses.asdict(settings.engine)
         if settings.engine_process:
             limits = Limits(settings.engine_memory_bytes, stuck_s=settings.engine_stuck_s)
-            return HostedBackend(model, limits=limits)
+            return HostedBackend(model, limits=limits, **own)
         # torch is loaded with the model, not before the server answers probes.
         embedded = importlib.import_module("phloem.runtime.embedded")
-        made: Backend = embedded.EmbeddedBackend(model)
+        made: Backend = embedded.EmbeddedBackend(model, **own)
         return made
 
     registry.register("backend", make)
-    if settings.model is not None or settings.remote:
+    if settings.model is not None or settings.remote or settings.sets_engine:
         registry.reset("backend")
     backend: Backend = registry.default("backend")
     return backend

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from phloem.errors import ConfigError
+from phloem.programs import registry
+from phloem.programs.protocol import Backend
+from phloem.programs.testing import ScriptedBackend
+from phloem.runtime.engine.config import EngineConfig
 from phloem.server.cli import main
+from phloem.server.http import serve
 from phloem.server.http.keys import hash_key
 from phloem.server.settings import load_settings
 
@@ -39,6 +45,55 @@ def test_wrong_settings_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         load_settings()
     with pytest.raises(ConfigError, match="no settings file"):
         load_settings(tmp_path / "nowhere.toml")
+
+
+def test_the_engine_is_set_in_three_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NAME=VALUE by option or environment and a table of the file give the engine's own config."""
+    assert load_settings().engine == EngineConfig()
+    file = tmp_path / "phloem.toml"
+    file.write_text("[engine]\nkv_tokens = 4096\ninter_token_ms = 12.5\ndrafts = false\n")
+    wanted = EngineConfig(kv_tokens=4096, inter_token_ms=12.5, drafts=False)
+    assert load_settings(file).engine == wanted
+    monkeypatch.setenv("PHLOEM_ENGINE", "kv_tokens=4096,inter_token_ms=12.5,drafts=false")
+    assert load_settings().engine == wanted
+    given = ("max_running=8", "eviction=lru")
+    assert load_settings(file, engine=given).engine == EngineConfig(max_running=8, eviction="lru")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"engine": "max_runing=3"}, "there is no 'max_runing'; there are kv_tokens, "),
+        ({"engine": "max_running=0"}, "max_running is 0; it must be 1 or more"),
+        ({"engine": "max_running"}, "engine.max_running: .* integer"),
+        ({"engine": "eviction=random"}, "engine.eviction: .*'program' or 'lru'"),
+        ({"engine": "max_running=4", "sglang_url": "http://x"}, "go into sglang_args"),
+    ],
+)
+def test_wrong_engine_settings_are_refused(given: dict[str, str], says: str) -> None:
+    """Each is a ConfigError that names the setting and what it may be."""
+    with pytest.raises(ConfigError, match=says):
+        load_settings(**given)
+
+
+def test_the_engine_that_is_served_has_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dtype, device and each setting of the engine reach the backend, in a process or without."""
+    made: list[dict[str, object]] = []
+
+    def backend(model: str, *, limits: object = None, **settings: object) -> Backend:
+        made.append(settings)
+        return ScriptedBackend([])
+
+    monkeypatch.setattr(serve, "HostedBackend", backend)
+    monkeypatch.setattr("phloem.runtime.embedded.EmbeddedBackend", backend)
+    monkeypatch.setattr(registry, "_makers", {})
+    # A program's own engine gives way to what the operator asks for.
+    monkeypatch.setattr(registry, "_made", {"backend": ScriptedBackend([])})
+    for process in (True, False):
+        settings = load_settings(engine="max_running=7", dtype="int8", engine_process=process)
+        serve._backend(settings)
+    config = dataclasses.asdict(EngineConfig(max_running=7))
+    assert made == [{"dtype": "int8", "device": "auto", **config}] * 2
 
 
 def test_serve_makes_keys(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from phloem.errors import ConfigError
+from phloem.runtime.engine.config import EngineConfig
 from phloem.runtime.engine.host_tier import NEVER, HostTier, break_even, host_tier
-from phloem.runtime.engine.state import EngineConfig
 from phloem.runtime.model.batch import KVStorage
 
 STORY = "the answer is a user and the system is in no way true because of the assistant. "

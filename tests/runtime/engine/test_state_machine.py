@@ -20,6 +20,7 @@ from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import SamplingParams, Special, Text
 from phloem.runtime.engine import completion
 from phloem.runtime.engine.audit import audit
+from phloem.runtime.engine.config import EngineConfig
 from phloem.runtime.engine.constrained import Constrained
 from phloem.runtime.engine.forecast import Interest
 from phloem.runtime.engine.generation import Generation
@@ -30,7 +31,7 @@ from phloem.runtime.engine.prefix import Prefix
 from phloem.runtime.engine.scheduler import step
 from phloem.runtime.engine.scoring import Scoring
 from phloem.runtime.engine.sequence import Sequence
-from phloem.runtime.engine.state import EngineConfig, EngineState
+from phloem.runtime.engine.state import EngineState
 from phloem.runtime.engine.transcript import Transcript
 from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.model.batch import ForwardBatch

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phloem.programs.protocol import SamplingParams
+from phloem.runtime.engine.config import EngineConfig
 from phloem.runtime.engine.generation import Generation
 from phloem.runtime.engine.noise import Noise
 from phloem.runtime.engine.pace import Pace
@@ -15,7 +16,7 @@ from phloem.runtime.engine.params import make_output_text
 from phloem.runtime.engine.prefix import Prefix
 from phloem.runtime.engine.scheduler import step
 from phloem.runtime.engine.sequence import Sequence
-from phloem.runtime.engine.state import EngineConfig, EngineState
+from phloem.runtime.engine.state import EngineState
 from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.engine.waiting import WaitingJobs
 
