@@ -167,12 +167,15 @@ class EmbeddedBackend(TokenBackend[EmbeddedSession]):
         return await outcome(LocalLane(self.services).submit, work)
 
     async def aclose(self) -> None:
-        """See `Backend`."""
+        """See `Backend`. A load that is under way ends first: it can't be interrupted in here."""
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
         with self._lock:
             self._closed = True
             loaded = self._loaded
         if loaded is not None:
-            await asyncio.to_thread(loaded.services.stop)
+            loaded.services.stop()
 
     def _load(self) -> _Loaded:
         with self._lock:

@@ -215,7 +215,7 @@ class Supervisor:
                 self._look(watch)
                 continue
             if self.state == "closed":
-                process.stop(_STOP_S)
+                self._end(watch)
                 return None
             match event:
                 case wire.Ready() if self._ready is None or _same(event, self._ready):
@@ -230,6 +230,15 @@ class Supervisor:
                     return _End("crashed", f"can't load the model ({error.message})", error)
                 case None:
                     return _End(watch.killed_for or "crashed", process.reap())
+
+    @staticmethod
+    def _end(watch: _Watch) -> None:
+        """Let a process end its jobs; one that still loads has none, and is not waited for."""
+        if watch.ready_at is not None:
+            watch.process.stop(_STOP_S)
+        else:
+            watch.process.kill()
+            watch.process.reap()
 
     def _begin(self, watch: _Watch, ready: wire.Ready) -> None:
         now = time.monotonic()

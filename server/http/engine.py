@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import structlog
 
-from phloem.errors import Overloaded, PhloemError
+from phloem.errors import Cancelled, Overloaded, PhloemError
 from phloem.programs.protocol import Backend
 from phloem.runtime.host.backend import HostedBackend
 from phloem.runtime.host.supervisor import Supervisor
@@ -34,6 +34,8 @@ class Engine:
 
     def __init__(self, make: Callable[[], Backend]) -> None:
         self._make = make
+        self._made: Backend | None = None
+        """What was made, loaded or not: it can be closed meanwhile."""
         self._backend: Backend | None = None
         self._loading: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -80,19 +82,24 @@ class Engine:
     async def _load(self) -> None:
         while True:
             try:
-                self._backend = await asyncio.to_thread(self._made)
+                self._backend = await asyncio.to_thread(self._loads)
                 self.error = None
                 return
             except PhloemError as error:
                 self.error = error
+                if self._stopping.is_set():
+                    return
                 log.error("model_not_loaded", error=type(error).__name__, reason=error.message)
-                if not error.retryable or self._stopping.is_set():
+                if not error.retryable:
                     return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), _RETRY_S)
 
-    def _made(self) -> Backend:
-        backend = self._make()
+    def _loads(self) -> Backend:
+        """On a thread."""
+        self._made = backend = self._make()
+        if self._stopping.is_set():
+            raise Cancelled("the server is stopping")
         # An engine may load its weights at the first look at what it can do: look now.
         log.info("model_ready", model=backend.capabilities.model)
         return backend
@@ -103,8 +110,11 @@ class Engine:
             await asyncio.wait({self._loading})
 
     async def stop(self) -> None:
-        """Give the backend up; running steps end with `Cancelled`."""
+        """Give the backend up, loaded or not; running steps end with `Cancelled`."""
         self._stopping.set()
+        closed = self._made
+        if closed is not None:
+            await bridge.call(closed.aclose())
         await self.wait()
-        if self._backend is not None:
-            await bridge.call(self._backend.aclose())
+        if self._made is not None and self._made is not closed:
+            await bridge.call(self._made.aclose())

@@ -63,9 +63,3 @@ def dying_model() -> LoadedModel:
     print("last words", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError
-
-
-def slow_model(gate: str) -> LoadedModel:
-    """A loader that is done when somebody writes into the pipe `gate`."""
-    Path(gate).read_bytes()
-    return tiny_model()

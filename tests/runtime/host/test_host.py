@@ -27,6 +27,7 @@ from phloem.errors import (
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import SamplingParams, Session, StepResult, Text
 from phloem.runtime.embedded import EmbeddedBackend
+from phloem.runtime.host import supervisor
 from phloem.runtime.host.backend import HostedBackend, Loader
 from phloem.runtime.host.supervisor import Limits
 from phloem.runtime.model.tiny import tiny_model
@@ -235,6 +236,24 @@ async def test_loading_is_told_and_its_errors_reach_the_caller(make, caplog):
     with pytest.raises(Cancelled, match="closed"):
         await backend.start()
     assert backend.supervisor.pid is None
+
+
+async def test_closing_ends_a_load(make, monkeypatch):
+    """A process that still loads is not waited for, whatever it does; who waits for it gets
+    `Cancelled`, and nothing is replaced."""
+    monkeypatch.setattr(supervisor, "_STOP_S", 3600.0)
+    backend = make()
+    starting = asyncio.ensure_future(backend.start())
+    await until(lambda: backend.supervisor.pid is not None)
+    pid = backend.supervisor.pid
+    os.kill(pid, signal.SIGSTOP)
+    await backend.aclose()
+    with pytest.raises(Cancelled, match="closed"):
+        await starting
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert backend.supervisor.pid is None
+    assert backend.supervisor.restarts.total() == 0
 
 
 @pytest.mark.slow

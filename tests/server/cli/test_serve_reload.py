@@ -14,7 +14,6 @@ import httpx
 import pytest
 
 PATIENCE_S = 180
-"""A server that is told to stop while it loads its model stops when that is done."""
 
 PROGRAM = '''
 import phloem as ph
