@@ -14,6 +14,7 @@ What is found is always valid; it need not be the very shortest.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 from collections.abc import Callable
@@ -36,6 +37,10 @@ _LIKELY = b'"}],:0{[1ntf-aA .@/T_Zx25'
 Admits = Callable[[bytes], bool]
 """Whether a way (bytes after the text) also fits what the grammar does not say."""
 
+_Place = tuple[int, bool, bool]
+"""Nesting depth, "inside a string" and "after a backslash"."""
+_START: _Place = (0, False, False)
+
 
 def anything(_: bytes) -> bool:
     """Admits every way."""
@@ -53,33 +58,35 @@ def shortest_completion(root: LLMatcher, text: bytes, admits: Admits = anything)
         return None
     if matcher.is_accepting():
         return b""
-    base = _scan((0, False), text)
+    base = _scan(_START, text)
     found = _best_first(matcher.deep_copy(), base, admits)
     if found is None:
         found = _greedy(matcher.deep_copy(), admits)
     return _by_level(matcher, base, admits) if found is None else found
 
 
-def _best_first(matcher: LLMatcher, base: tuple[int, bool], admits: Admits) -> bytes | None:
+def _best_first(matcher: LLMatcher, base: _Place, admits: Admits) -> bytes | None:
     order = itertools.count()
-    heap = [(0, next(order), 0, b"")]
+    heap = [(0, next(order), 0, b"", base)]
     here = b""
     for _ in range(_BEST_FIRST_STATES):
         if not heap:
             return None
-        _, _, spent, path = heapq.heappop(heap)
-        here = path = _advance(matcher, here, path)
+        _, _, spent, start, place = heapq.heappop(heap)
+        here = path = _advance(matcher, here, start)
         if matcher.is_error():
             return None
         if not admits(path):
             continue
         if matcher.is_accepting():
             return path
-        for rank, byte in enumerate(_candidates(matcher.compute_bitmask())):
-            longer = path + bytes([byte])
+        place = _scan(place, path[len(start) :])
+        for rank, byte in enumerate(_candidates(bytes(matcher.compute_bitmask()))):
+            last = bytes((byte,))
+            there = _scan(place, last)
             cost = spent + _STEP + _DEVIATION * rank
-            total = cost + _OPEN * _pending(base, longer)
-            heapq.heappush(heap, (total, next(order), cost, longer))
+            total = cost + _OPEN * _pending(there)
+            heapq.heappush(heap, (total, next(order), cost, path + last, there))
     return None
 
 
@@ -91,7 +98,7 @@ def _greedy(matcher: LLMatcher, admits: Admits) -> bytes | None:
             return None
         if matcher.is_accepting():
             return path
-        choices = _candidates(matcher.compute_bitmask())
+        choices = _candidates(bytes(matcher.compute_bitmask()))
         if not choices:
             return None
         matcher.consume_token(choices[0])
@@ -99,7 +106,7 @@ def _greedy(matcher: LLMatcher, admits: Admits) -> bytes | None:
     return None
 
 
-def _by_level(matcher: LLMatcher, base: tuple[int, bool], admits: Admits) -> bytes | None:
+def _by_level(matcher: LLMatcher, base: _Place, admits: Admits) -> bytes | None:
     level = [b""]
     here = b""
     states = 0
@@ -114,7 +121,7 @@ def _by_level(matcher: LLMatcher, base: tuple[int, bool], admits: Admits) -> byt
             if matcher.is_accepting():
                 return path
             mask = bytes(matcher.compute_bitmask())
-            kinds.setdefault((mask, _pending(base, path)), path)
+            kinds.setdefault((mask, _pending(_scan(base, path))), path)
             states += 1
         ranked = sorted(kinds.items(), key=lambda item: item[0][1])[:_WIDTH]
         level = [path + bytes([byte]) for (mask, _), path in ranked for byte in _candidates(mask)]
@@ -143,18 +150,18 @@ def _move(matcher: LLMatcher, here: bytes, there: bytes) -> None:
         matcher.consume_tokens(list(there[common:]))
 
 
-def _candidates(mask: bytes) -> list[int]:
+@functools.lru_cache(maxsize=1024)
+def _candidates(mask: bytes) -> tuple[int, ...]:
     allowed = [byte for byte in range(256) if mask[byte >> 3] >> (byte & 7) & 1]
     likely = [byte for byte in _LIKELY if byte in allowed]
     if len(allowed) > _FEW and likely:
-        return likely
-    return likely + [byte for byte in allowed if byte not in _LIKELY][:_FEW]
+        return tuple(likely)
+    return (*likely, *[byte for byte in allowed if byte not in _LIKELY][:_FEW])
 
 
-def _scan(state: tuple[int, bool], text: bytes) -> tuple[int, bool]:
-    """Nesting depth and "inside a string" after more `text`, read as JSON."""
-    depth, quoted = state
-    escaped = False
+def _scan(place: _Place, text: bytes) -> _Place:
+    """Where one is after more `text`, read as JSON."""
+    depth, quoted, escaped = place
     for byte in text:
         if escaped:
             escaped = False
@@ -167,9 +174,9 @@ def _scan(state: tuple[int, bool], text: bytes) -> tuple[int, bool]:
             depth += 1
         elif byte in b"}]":
             depth -= 1
-    return depth, quoted
+    return depth, quoted, escaped
 
 
-def _pending(base: tuple[int, bool], path: bytes) -> int:
-    depth, quoted = _scan(base, path)
+def _pending(place: _Place) -> int:
+    depth, quoted, _ = place
     return max(depth, 0) + quoted

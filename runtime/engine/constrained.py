@@ -101,10 +101,9 @@ class Constrained:
         began = time.perf_counter()
         found = self.matcher.closing(left) if left >= 0 else None
         self.spent_s += time.perf_counter() - began
-        # Far from the end not every token needs a check; near it each one does. Where no way is
-        # known the search was long, and others wait for it.
-        spare = left if found is None else left - len(found)
-        self._check_at = left - spare // 8
+        # Far from the end not every token needs a check; near it each one does. Where no way was
+        # found the search was long, and others wait for it: there are few of them.
+        self._check_at = left // 2 if found is None else left - (left - len(found)) // 8
         return found
 
     @property

@@ -167,3 +167,28 @@ def test_a_constraint_after_a_reasoning_block(compiler, allowed_tokens):
     for token in [*encode(compiler, "free"), start, *encode(compiler, "7")]:
         other.accept(token)
     assert other.is_complete()
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (ANSWER, '{"answer":"it is \\"so\\"","sources":[12,3],"confidence":"low"}'),
+        ({"type": "array", "items": {"type": "string"}, "minItems": 3}, '["a","bcd","","x"]'),
+        ({"items": {"items": {"required": ["k"]}}}, '[[{"k":[1,{"b":"c"}]},"x"],[]]'),
+    ],
+)
+def test_a_way_found_before_is_taken_on_from(compiler, schema, text):
+    """At each token of a text the way to the end is valid, and not longer than a fresh search's."""
+    matcher = compiler.matcher(Constraint("json_schema", json.dumps(schema)))
+    so_far = []
+    for token in encode(compiler, text):
+        way = matcher.closing(200)
+        fresh = compiler.matcher(Constraint("json_schema", json.dumps(schema)))
+        for earlier in so_far:
+            fresh.accept(earlier)
+        found = fresh.closing(200)
+        assert json.loads(decode(compiler, [*so_far, *way])) is not None
+        assert len(way) <= len(found) + 1
+        matcher.accept(token)
+        so_far.append(token)
+    assert matcher.closing(0) == []
