@@ -108,7 +108,8 @@ class SamplingParams:
 
     `temperature` 0 is greedy; `top_k` -1 is off; `stop` texts end the step and are not part
     of its text. `seed` None draws one, which the result reports. `logprobs` is the number of
-    alternatives to report for each token (0: only the chosen one's; None: none).
+    alternatives to report for each token (0: only the chosen one's; None: none). `stream` False
+    says that nobody reads the text as it comes: an engine may send it in large pieces, or whole.
     """
 
     max_tokens: int = 128
@@ -126,6 +127,7 @@ class SamplingParams:
     ignore_eos: bool = False
     seed: int | None = None
     logprobs: int | None = None
+    stream: bool = True
 
 
 FinishReason: TypeAlias = Literal["stop", "length", "forced"]

@@ -12,7 +12,7 @@ import concurrent.futures
 import contextlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,10 +25,12 @@ from phloem.programs.api.state import ProgramState
 from phloem.programs.executor import hub, loop
 from phloem.programs.executor.frame import current
 
-__all__ = ["BatchOptions", "run_rows"]
+__all__ = ["BatchOptions", "gather", "run_rows"]
 
 WINDOW = 4
 """Rows in memory, as a multiple of the rows that run at once."""
+_ORDERS = ("submitted", "completed")
+_ON_ERROR = ("return", "raise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +40,31 @@ class BatchOptions:
     num_threads: int | Literal["auto"] = "auto"
     progress_bar: bool = False
     order: Literal["submitted", "completed"] = "submitted"
+    on_error: Literal["return", "raise"] = "return"
     results_file: str | os.PathLike[str] | None = None
+    generator_style: bool = False
+
+    def check(self) -> None:
+        """Raises `CompileError` for options that are none, or that don't go together."""
+        self.at_once()
+        for name, known in (("order", _ORDERS), ("on_error", _ON_ERROR)):
+            if getattr(self, name) not in known:
+                raise CompileError(
+                    f"{name}={getattr(self, name)!r} is not known",
+                    hint="use " + " or ".join(f'"{item}"' for item in known),
+                )
+        if self.generator_style and self.on_error == "raise":
+            raise CompileError(
+                'on_error="raise" waits for all rows, and generator_style for none',
+                hint="look at the error() of each state that is yielded",
+            )
 
     def at_once(self) -> int:
         """How many rows run at once. They share one thread: this bounds load, not threads."""
         if self.num_threads == "auto":
             return max(96, 16 * (os.cpu_count() or 1))
-        if isinstance(self.num_threads, bool) or self.num_threads < 1:
+        number = isinstance(self.num_threads, int) and not isinstance(self.num_threads, bool)
+        if not number or self.num_threads < 1:
             raise CompileError(
                 f"num_threads={self.num_threads!r} is not a number of rows at once",
                 hint='give 1 or more, or "auto"',
@@ -55,39 +75,68 @@ class BatchOptions:
 Job = tuple[int, concurrent.futures.Future[ProgramState]]
 
 
+class _Rows:
+    """The rows of a batch by their index. `error` is what ended them before their time."""
+
+    def __init__(self, rows: Any) -> None:
+        if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+            raise CompileError(
+                f"a batch is a list or an iterator of rows, not {type(rows).__name__}",
+                hint="write [{'question': ...}, ...]",
+            )
+        if isinstance(rows, Sequence):
+            for row in rows:  # nothing has run yet, so nothing is lost
+                _arguments(row)
+        self.total = len(rows) if isinstance(rows, Sized) else None
+        self.error: Exception | None = None
+        self._rows = enumerate(rows)
+
+    def __next__(self) -> tuple[int, Any] | None:
+        """The next row, or None at the end."""
+        try:
+            return None if self.error is not None else next(self._rows, None)
+        except Exception as error:  # noqa: BLE001 - raised once the rows before it are done
+            self.error = error
+            return None
+
+
 def run_rows(
     program: start.Startable,
-    rows: Iterable[Any],
+    rows: Any,
     settings: Mapping[str, Any],
     options: BatchOptions,
 ) -> Iterator[ProgramState]:
-    """The finished state of every row, failed ones included. Leaving early cancels the rest."""
+    """The finished state of every row, failed ones included. Leaving early cancels the rest.
+
+    An error of the iterator that the rows come from is raised when the rows before it are done.
+    """
     limit = options.at_once()
     gate = asyncio.Semaphore(limit)
     jobs: deque[Job] = deque()
-    pending = enumerate(rows)
-    total = len(rows) if isinstance(rows, Sized) else None
+    pending = _Rows(rows)
     known = ResultsFile(options.results_file) if options.results_file is not None else None
     with contextlib.ExitStack() as stack:
         stack.callback(lambda: [job.cancel() for _, job in jobs])
         if known is not None:
             stack.enter_context(known)
-        tick = _ticker(stack, options.progress_bar, total)
+        tick = _ticker(stack, options.progress_bar, pending.total)
         while True:
             _submit(program, pending, jobs, settings, gate, limit * WINDOW, known)
             if not jobs:
-                return
+                break
             index, job = _next(jobs, options.order)
             state = _result(job)
             if known is not None:
                 known.write(index, state)
             tick()
             yield state
+    if pending.error is not None:
+        raise pending.error
 
 
 def _submit(
     program: start.Startable,
-    pending: Iterator[tuple[int, Any]],
+    pending: _Rows,
     jobs: deque[Job],
     settings: Mapping[str, Any],
     gate: asyncio.Semaphore,
@@ -95,17 +144,22 @@ def _submit(
     known: ResultsFile | None,
 ) -> None:
     while len(jobs) < window:
-        index, row = next(pending, (-1, None))
-        if index < 0:
+        following = next(pending)
+        if following is None:
             return
-        args, kwargs = _arguments(row)
-        done = known.find(index, program, args, kwargs) if known is not None else None
+        index, row = following
+        job: concurrent.futures.Future[ProgramState] = concurrent.futures.Future()
+        jobs.append((index, job))
+        try:
+            args, kwargs = _arguments(row)
+        except CompileError as error:
+            job.set_result(start.failed(program, {}, error))
+            continue
+        done = known.find(index, program, args, {**settings, **kwargs}) if known else None
         if done is not None:
-            job: concurrent.futures.Future[ProgramState] = concurrent.futures.Future()
             job.set_result(done)
         else:
-            job = loop.submit(_one(program, args, {**settings, **kwargs}, gate))
-        jobs.append((index, job))
+            jobs[-1] = (index, loop.submit(_one(program, args, {**settings, **kwargs}, gate)))
 
 
 def _arguments(row: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -131,6 +185,7 @@ async def _one(
             started = start.prepare(program, args, kwargs)
         except Exception as error:  # noqa: BLE001 - kept as the row's result
             return start.failed(program, kwargs, error)
+        started.run.watched = False
         try:
             await started.coroutine
         except Exception:  # noqa: BLE001 - the state holds it
@@ -162,7 +217,27 @@ def _ticker(stack: contextlib.ExitStack, wanted: bool, total: int | None) -> Cal
     return lambda: progress.advance(task)
 
 
-def raise_failures(states: list[ProgramState]) -> None:
+def gather(states: Iterable[ProgramState], on_error: str) -> list[ProgramState]:
+    """All states. Raises `BatchFailed`, with the states so far attached, if the batch breaks off
+    or, with on_error="raise", if a row has failed."""
+    found: list[ProgramState] = []
+    try:
+        for state in states:
+            found.append(state)  # noqa: PERF402 - what was there before an error is kept
+    except Exception as error:
+        if not found:
+            raise
+        raise BatchFailed(
+            f"the batch broke off after {len(found)} rows: {type(error).__name__}: {error}",
+            hint="the states of these rows are in .results",
+            results=found,
+        ) from error
+    if on_error == "raise":
+        _raise_failures(found)
+    return found
+
+
+def _raise_failures(states: list[ProgramState]) -> None:
     """Raise `BatchFailed` from the first failure, with all states attached, if there is one."""
     errors = [(index, state.error()) for index, state in enumerate(states)]
     failed = [(index, error) for index, error in errors if error is not None]

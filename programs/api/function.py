@@ -19,7 +19,7 @@ from typing import Any, Literal, overload
 from phloem.errors import CompileError, JournalError
 from phloem.programs import registry
 from phloem.programs.api import start
-from phloem.programs.api.batch import BatchOptions, raise_failures, run_rows
+from phloem.programs.api.batch import BatchOptions, gather, run_rows
 from phloem.programs.api.replay import again
 from phloem.programs.api.state import ProgramState
 from phloem.programs.api.stream import EventStream
@@ -163,7 +163,10 @@ class Program:
         try:
             bound = asked.bind(*args, **kwargs)
         except TypeError as error:
-            raise CompileError(f"{self.name}(): {error}", hint=f"its parameters: {asked}") from None
+            hint = f"its parameters: {asked}"
+            if self.state_parameter is None:
+                hint += "; a state would be its first parameter, called s or annotated ph.State"
+            raise CompileError(f"{self.name}(): {error}", hint=hint) from None
         bound.apply_defaults()
         values = {**given, **bound.arguments}
         ordered = {name: values[name] for name in self._signature.parameters}
@@ -186,6 +189,7 @@ class Program:
         if current() is not None:
             return start.nested_fresh(self, args, kwargs)
         started = start.prepare(self, args, kwargs)
+        started.run.watched = started.stream
         future = loop.submit(started.coroutine)
         if not started.stream:
             loop.wait(future)
@@ -194,6 +198,7 @@ class Program:
     async def arun(self, *args: Any, **kwargs: Any) -> ProgramState:
         """`run` for an event loop of your own."""
         started = start.prepare(self, args, kwargs)
+        started.run.watched = started.stream
         if not started.stream:
             await asyncio.wrap_future(loop.submit(started.coroutine))
         else:
@@ -204,7 +209,7 @@ class Program:
         """Start the program; iterate (`for` or `async for`) over its events as they come.
 
         The iteration ends by raising the program's error, if it has one. Leaving it early
-        with `close()`/`aclose()` cancels the run.
+        cancels the run, and so does the stream's `cancel()`.
         """
         started = start.prepare(self, args, kwargs)
         return EventStream(started.state, loop.submit(started.coroutine))
@@ -283,21 +288,20 @@ class Program:
 
         Returns the list of finished states in order; a row that failed holds its own error
         (`state.error()`; reading from it raises it). on_error="raise" raises `BatchFailed`,
-        with all states attached, once all rows are done. `generator_style` yields states as
+        with all states attached, once all rows are done; so does an iterator of rows that
+        fails, with the states of the rows before. `generator_style` yields states as
         they come, from an iterator of any length, with bounded memory; `order="completed"`
         yields whichever is ready. `num_threads` is how many rows run at once (on one thread).
-        `results_file` (JSON lines) keeps finished rows; a second batch skips them.
+        `results_file` (JSON lines) keeps finished rows; a second batch skips those whose
+        arguments, sampling arguments and program are as they were.
         Other keywords are settings of every run, as for `run`.
         """
-        options = BatchOptions(num_threads, progress_bar, order, results_file)
-        options.at_once()
+        options = BatchOptions(
+            num_threads, progress_bar, order, on_error, results_file, generator_style
+        )
+        options.check()
         states = run_rows(self, batch, settings, options)
-        if generator_style:
-            return states
-        found = list(states)
-        if on_error == "raise":
-            raise_failures(found)
-        return found
+        return states if generator_style else gather(states, on_error)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it. A state-style program returns its state, a value-style one its value.

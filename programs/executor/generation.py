@@ -7,6 +7,7 @@ What does not: what becomes of the result (`steps.py`).
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from phloem.errors import StepError, Unsupported
 from phloem.programs.effects import Generate
@@ -75,7 +76,8 @@ class _Stream:
 
     async def collect(self, session: Session) -> StepResult:
         """The stream's result. What was delivered before a failure stays in the text."""
-        stream = session.generate(self._params, self._effect.constraint)
+        params = replace(self._params, stream=self._branch.run.watched and not self._silent)
+        stream = session.generate(params, self._effect.constraint)
         result: StepResult | None = None
         try:
             async for item in stream:

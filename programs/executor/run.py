@@ -80,6 +80,8 @@ class Run:
         self.record = settings.record if settings.record is not None else Record()
         self.seed = self.record.seed(settings.seed, lambda: random.getrandbits(31))
         self.feed = Feed()
+        self.watched = True
+        """Whether text may be read as it comes, not only when the run is over."""
         self.usage = Usage()
         self.error: BaseException | None = None
         self.value: Any = None

@@ -18,6 +18,7 @@ __all__ = ["KINDS", "body_of"]
 KINDS = frozenset({"json_schema"})
 _NAMES = {
     "max_tokens", "temperature", "top_p", "frequency_penalty", "presence_penalty", "stop", "seed",
+    "stream",
 }  # fmt: skip
 
 

@@ -10,9 +10,11 @@ a server may have begun to work. Proxies of the environment are not used.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import weakref
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import httpx
@@ -27,6 +29,11 @@ _RETRIES = 2
 _SHOWN = 500
 """Characters of a failed reply that its error shows."""
 _CONNECT_S = 10.0
+_END_S = 1.0
+"""How long a stream may stay open after its last event before its connection is given up."""
+
+
+Clients: TypeAlias = WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]
 
 
 class HttpClient:
@@ -44,9 +51,9 @@ class HttpClient:
                 f"{base_url!r} is no http(s) address", hint="for example http://127.0.0.1:30000"
             )
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = (
-            WeakKeyDictionary()
-        )
+        self._clients: Clients = WeakKeyDictionary()
+        # A program that runs from synchronous code has no good moment to close its backend.
+        weakref.finalize(self, _let_go, self._clients).atexit = False
 
     def get(self, path: str, timeout: float) -> Any:
         """The JSON at `path`. Blocks; for the first contact only."""
@@ -105,6 +112,7 @@ class HttpClient:
                     continue
                 data = line.removeprefix("data:").strip()
                 if data == "[DONE]":
+                    await _finish(lines)
                     return
                 yield self._parse(path, data)
         except httpx.HTTPError as error:
@@ -172,11 +180,26 @@ class HttpClient:
         )
 
 
+def _let_go(clients: Clients) -> None:
+    """Have each event loop that still runs close its connections."""
+    for loop, client in list(clients.items()):
+        if loop.is_running():
+            asyncio.run_coroutine_threadsafe(client.aclose(), loop)
+
+
 async def _send_trace_on(request: httpx.Request) -> None:
     """The run's trace context goes with every request that the run makes."""
     header = traceparent.get()
     if header is not None:
         request.headers["traceparent"] = header
+
+
+async def _finish(lines: Any) -> None:
+    """Read the end of a stream that has said all: only then is its connection used again."""
+    with contextlib.suppress(httpx.HTTPError, TimeoutError):
+        async with asyncio.timeout(_END_S):
+            while await _next(lines) is not None:
+                pass
 
 
 async def _next(lines: Any) -> str | None:

@@ -1,7 +1,7 @@
 """SGLang's answers, read as events and results.
 
-What lives here: `Output`, the text of one generation as its stream comes in, and `read_scores`.
-What does not: HTTP (`runtime/remote/http.py`).
+What lives here: `Output`, the text of one generation as its stream comes in. What does not: scores
+(`scoring.py`) and HTTP (`runtime/remote/http.py`).
 
 The tokens count, not the server's text: text, stops and pieces are made here from the ids, so a
 session's text and its tokens can't drift apart.
@@ -16,7 +16,6 @@ from phloem.errors import Cancelled, EngineError, ModelError
 from phloem.programs.protocol import (
     FinishReason,
     SamplingParams,
-    ScoredChoice,
     StepResult,
     TokenEvent,
     TokenLogprob,
@@ -24,10 +23,9 @@ from phloem.programs.protocol import (
 )
 from phloem.runtime.engine.output_text import Piece
 from phloem.runtime.engine.params import make_output_text
-from phloem.runtime.engine.tokens import Choice
 from phloem.runtime.engine.vocabulary import Vocabulary
 
-__all__ = ["Output", "check_reply", "read_scores"]
+__all__ = ["Output", "check_reply"]
 
 
 class Output:
@@ -174,49 +172,3 @@ def check_reply(reply: Any) -> None:
     error = reply.get("error", reply) if isinstance(reply, Mapping) else reply
     message = error.get("message", error) if isinstance(error, Mapping) else error
     raise EngineError(f"the server failed: {str(message)[:500]}", hint="see the server's log")
-
-
-def read_scores(
-    replies: Sequence[Mapping[str, Any]], choices: Sequence[Choice], bare: bool
-) -> tuple[tuple[ScoredChoice, ...], int]:
-    """Each choice's log-probabilities, and how many prompt tokens were cached for the first.
-
-    `replies` hold the choices after the prefix, then, if `bare`, the choices alone.
-    """
-    if len(replies) != len(choices) * (1 + bare):
-        raise EngineError(
-            f"the server answered {len(replies)} prompts of {len(choices) * (1 + bare)}",
-            hint="look into the server's log",
-        )
-    scored = []
-    for i, choice in enumerate(choices):
-        logprobs, greedy = _tail(replies[i], choice.tokens)
-        alone: tuple[float | None, ...] = ()
-        if bare:
-            later, _ = _tail(replies[len(choices) + i], choice.tokens[1:])
-            alone = (None, *later) if choice.tokens else ()
-        scored.append(
-            ScoredChoice(choice.text, tuple(choice.tokens), tuple(logprobs), alone, greedy)
-        )
-    cached = min(int(r["meta_info"].get("cached_tokens", 0)) for r in replies[: len(choices)])
-    return tuple(scored), cached
-
-
-def _tail(reply: Mapping[str, Any], tokens: Sequence[int]) -> tuple[list[float], int]:
-    """Log-probabilities of the prompt's last `tokens`, and how many lead greedily."""
-    check_reply(reply)
-    listed = (reply["meta_info"].get("input_token_logprobs") or [])[-len(tokens) :]
-    if not tokens:
-        return [], 0
-    if [entry[1] for entry in listed] != list(tokens) or any(e[0] is None for e in listed):
-        raise EngineError(
-            "the server's log-probabilities are not those of the choice's tokens",
-            hint="look into the server's log",
-        )
-    tops = (reply["meta_info"].get("input_top_logprobs") or [])[-len(tokens) :]
-    greedy = 0
-    for token, top in zip(tokens, tops, strict=False):
-        if not top or top[0][1] != token:
-            break
-        greedy += 1
-    return [float(entry[0]) for entry in listed], greedy

@@ -38,8 +38,9 @@ from phloem.runtime.remote.checking import Checker
 from phloem.runtime.remote.limits import Limit
 from phloem.runtime.remote.session import RemoteSession, branch_seed
 from phloem.runtime.sglang.fleet import Fleet, Server
-from phloem.runtime.sglang.reply import Output, check_reply, read_scores
+from phloem.runtime.sglang.reply import Output, check_reply
 from phloem.runtime.sglang.request import constraint_fields, sampling
+from phloem.runtime.sglang.scoring import Scoring
 
 __all__ = ["SGLangSession", "Shared", "warm"]
 
@@ -150,20 +151,21 @@ class SGLangSession(RemoteSession, Session):
         tried: set[Server] = set()
         while len(output.tokens) < params.max_tokens or not tried:
             server = await self._choose(prompt.tokens, tried)
-            body = self._body(server, prompt, params, seed, output) | {"stream": True}
+            body = self._body(server, prompt, params, seed, output)
             body["sampling_params"] |= fields
             output.begin(server.known.incremental)
             try:
-                async with self._at(server, [body["rid"]]):
-                    replies = server.http.stream("/generate", body, limit)
-                    async with contextlib.aclosing(replies):
-                        async for reply in replies:
-                            event = output.read(reply)
-                            if event is not None:
-                                yield event
-                            if output.ended and not output.finished:
-                                self._shared.fleet.abort(server, [body["rid"]])
-                                break
+                async with (
+                    self._at(server, [body["rid"]]),
+                    contextlib.aclosing(_replies(server, body, limit)) as replies,
+                ):
+                    async for reply in replies:
+                        event = output.read(reply)
+                        if event is not None:
+                            yield event
+                        if output.ended and not output.finished:
+                            self._shared.fleet.abort(server, [body["rid"]])
+                            break
                 return
             except EngineUnavailable:
                 tried.add(server)
@@ -190,6 +192,7 @@ class SGLangSession(RemoteSession, Session):
             "rid": uuid.uuid4().hex,
             "input_ids": prompt.tokens + output.tokens,
             "sampling_params": sampling(left, self._shared.vocabulary.eos_ids, mixed),
+            "stream": params.stream,
             **common(server, self.place),
         }
         if params.logprobs is not None:
@@ -218,36 +221,27 @@ class SGLangSession(RemoteSession, Session):
         """See `Session`. One request holds all."""
         with self.step() as limit:
             prompt = self._prompt(0)
-            tokens, scored = self.transcript.choices(prompt, choices)
-            rows = [tokens + choice.tokens for choice in scored]
-            starts = [len(tokens) - 1] * len(rows)
-            if empty_context:
-                rows += [choice.tokens for choice in scored]
-                starts += [0] * len(scored)
+            tokens, parts = self.transcript.choices(prompt, choices)
+            scoring = Scoring(tokens, parts, bare=empty_context)
 
             async def ask(server: Server) -> Any:
                 body = {
-                    "rid": [uuid.uuid4().hex for _ in rows],
-                    "input_ids": rows,
-                    "sampling_params": {"max_new_tokens": 0, "temperature": 0},
-                    "return_logprob": True,
-                    "logprob_start_len": starts,
-                    "top_logprobs_num": 1,
+                    "rid": [uuid.uuid4().hex for _ in range(scoring.rows)],
+                    **scoring.fields(),
                     **common(server, self.place),
                 }
                 if self.place.namespace:
-                    body["extra_key"] = [self.place.namespace] * len(rows)
+                    body["extra_key"] = [self.place.namespace] * scoring.rows
                 async with self._at(server, body["rid"]):
                     return await server.http.post("/generate", body, limit)
 
-            replies = await self._anywhere(tokens, ask)
-            read, cached = read_scores(replies, scored, empty_context)
-            reused = min(cached, len(tokens))
+            replies = await self._anywhere(tokens, ask) if scoring.rows else []
+            read, reused = scoring.read(replies)
             usage = Usage(
                 prompt=len(tokens),
                 reused=reused,
                 prefilled=len(tokens) - reused,
-                scored=sum(map(len, rows)) - len(tokens) * len(scored),
+                scored=scoring.computed,
             )
             self._computed(tokens)
             return ScoreResult(self.transcript.spelled(read), usage)
@@ -306,6 +300,18 @@ class SGLangSession(RemoteSession, Session):
         except (GeneratorExit, asyncio.CancelledError, Cancelled, DeadlineExceeded):
             self._shared.fleet.abort(server, rids)
             raise
+
+
+async def _replies(server: Server, body: dict[str, Any], limit: Limit) -> AsyncGenerator[Any, None]:
+    """The events of a stream, or the one answer: a token that is sent alone costs the server as
+    much as a tenth of a step."""
+    if not body["stream"]:
+        yield await server.http.post("/generate", body, limit)
+        return
+    events = server.http.stream("/generate", body, limit)
+    async with contextlib.aclosing(events):
+        async for event in events:
+            yield event
 
 
 @contextlib.contextmanager

@@ -106,6 +106,8 @@ class GenerateRequest(BaseModel):
     sampling_params: Sampling = Sampling()
     return_logprob: Flag = False
     logprob_start_len: Start | list[Start] | None = None
+    token_ids_logprob: Ids | Annotated[list[Ids], Field(min_length=1)] | None = None
+    """Tokens whose log-probabilities are asked for; here after the prompt only."""
     top_logprobs_num: Annotated[int, Strict(), Field(ge=0, le=20)] = 0
     return_text_in_logprobs: Flag = False
     stream: Flag = False
@@ -160,6 +162,18 @@ class GenerateRequest(BaseModel):
         return [len(row) - 1 if at < 0 else at for at, row in zip(listed, self.rows, strict=True)]
 
     @property
+    def asked(self) -> list[list[int]]:
+        """Per row, the tokens of `token_ids_logprob`. Raises `ConfigError`."""
+        given: Any = self.token_ids_logprob or []
+        listed = given if given and not isinstance(given[0], int) else [given] * len(self.rows)
+        if len(listed) != len(self.rows) or (given and not self.scores_only):
+            raise ConfigError(
+                "give a list for each prompt of ids, and max_new_tokens=0",
+                param="token_ids_logprob",
+            )
+        return listed
+
+    @property
     def rids(self) -> list[str]:
         """The ids that the request can be aborted by."""
         return self.rid if isinstance(self.rid, list) else [self.rid] if self.rid else []
@@ -206,6 +220,7 @@ class MetaInfo(BaseModel):
     input_top_logprobs: list[list[list[Any]] | None] | None = None
     output_token_logprobs: list[list[Any]] | None = None
     output_top_logprobs: list[list[list[Any]]] | None = None
+    output_token_ids_logprobs: list[list[list[Any]]] | None = None
 
 
 class GenerateReply(BaseModel):

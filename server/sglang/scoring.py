@@ -23,11 +23,14 @@ async def score_prompts(
     """Prefill only: no output, but the prompt's log-probabilities where asked."""
     if body.rows:
         starts = body.starts if body.return_logprob else [len(row) - 1 for row in body.rows]
-        scored = await _score_rows(backend, body.rows, starts, namespace)
+        asked = body.asked if body.return_logprob else [[] for _ in body.rows]
+        scored = await _score_rows(backend, body.rows, starts, asked, namespace)
         return [
-            _scored(body, row[at], *one)
-            for row, at, one in zip(body.rows, starts, scored, strict=True)
+            _scored(body, row[at], ids, *one)
+            for row, at, ids, one in zip(body.rows, starts, asked, scored, strict=True)
         ]
+    if body.token_ids_logprob:
+        raise ConfigError("give the prompt as input_ids", param="token_ids_logprob")
     if not body.return_logprob:
         counts = [await backend.prefill([Text(text)], namespace=namespace) for text in body.texts]
         return [_prefilled(count) for count in counts]
@@ -46,19 +49,34 @@ async def score_prompts(
     return replies
 
 
-def _scored(body: GenerateRequest, first: int, choice: ScoredChoice, usage: Usage) -> GenerateReply:
-    """`first` is the token before the scored ones; it has no value, as in SGLang."""
-    reply = _prefilled(usage.prompt + len(choice.tokens), min(usage.reused, usage.prompt))
+def _scored(
+    body: GenerateRequest,
+    first: int,
+    ids: Sequence[int],
+    choices: Sequence[ScoredChoice],
+    usage: Usage,
+) -> GenerateReply:
+    """`choices` are the row's tokens after `first`, once for each of the `ids` that may follow, or
+    once without any. `first` has no value, as in SGLang."""
+    choice = choices[0]
+    size = len(choice.tokens) - bool(ids)
+    reply = _prefilled(usage.prompt + size, min(usage.reused, usage.prompt))
     if not body.return_logprob:
         return reply
     if body.top_logprobs_num > 1:
         raise ConfigError("one alternative is known for prompts", param="top_logprobs_num")
-    listed: list[list[Any]] = [[None, first, None], *_listed(body, choice.logprobs, choice)]
-    reply.meta_info.input_token_logprobs = listed
-    reply.meta_info.output_token_logprobs = []
+    meta = reply.meta_info
+    listed = _listed(body, choice.logprobs, choice)[:size]
+    meta.input_token_logprobs = [[None, first, None], *listed]
+    meta.output_token_logprobs = []
+    best = [[[logprob, token, None]] for token, logprob in choice.best]
     if body.top_logprobs_num:
-        best = [[[logprob, token, None]] for token, logprob in choice.best]
-        reply.meta_info.input_top_logprobs = [None, *best]
+        meta.input_top_logprobs = [None, *best[:size]]
+        meta.output_top_logprobs = best[size:]
+    if ids:
+        meta.output_token_ids_logprobs = [
+            [_listed(body, one.logprobs, one)[-1] for one in choices],
+        ]
     return reply
 
 
@@ -90,9 +108,14 @@ async def _score_texts(
 
 
 async def _score_rows(
-    backend: Backend, rows: Sequence[Sequence[int]], starts: Sequence[int], namespace: str
-) -> list[tuple[ScoredChoice, Usage]]:
-    """Per row of ids, the scores of its tokens after the one at its start, and what it cost.
+    backend: Backend,
+    rows: Sequence[Sequence[int]],
+    starts: Sequence[int],
+    asked: Sequence[Sequence[int]],
+    namespace: str,
+) -> list[tuple[list[ScoredChoice], Usage]]:
+    """Per row of ids, the scores of its tokens after the one at its start, and what they cost:
+    once for each token that is `asked` for after the row, at its end, or once as it is.
 
     Rows with the same tokens up to there are scored together. Raises `Unsupported` for ids that
     the model does not have, or an engine without scores.
@@ -101,15 +124,23 @@ async def _score_rows(
     groups: dict[tuple[int, ...], list[int]] = {}
     for i, (row, start) in enumerate(zip(rows, starts, strict=True)):
         groups.setdefault(tuple(row[: start + 1]), []).append(i)
-    found: dict[int, tuple[ScoredChoice, Usage]] = {}
+    found: dict[int, tuple[list[ScoredChoice], Usage]] = {}
     for prefix, members in groups.items():
+        parts = [
+            [(*rows[i][len(prefix) :], token) for token in asked[i]] or [(*rows[i][len(prefix) :],)]
+            for i in members
+        ]
         snapshot = Snapshot(backend.capabilities.fingerprint, prefix, namespace=namespace)
         session = await backend.restore(snapshot, _name())
         try:
-            scored = await session.score([tuple(rows[i][len(prefix) :]) for i in members])
+            scored = await session.score([choice for part in parts for choice in part])
         finally:
             await session.close()
-        found |= {i: (c, scored.usage) for i, c in zip(members, scored.choices, strict=True)}
+        choices = iter(scored.choices)
+        found |= {
+            i: ([next(choices) for _ in part], scored.usage)
+            for i, part in zip(members, parts, strict=True)
+        }
     return [found[i] for i in range(len(rows))]
 
 

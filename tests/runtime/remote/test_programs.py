@@ -9,6 +9,7 @@ import pytest
 
 import phloem as ph
 from phloem.errors import EngineError
+from phloem.programs.executor.loop import call
 
 from .canned import reply
 from .tapped import Tap, tapped
@@ -39,6 +40,7 @@ def test_a_program_runs_over_the_api(server: Tap) -> None:
     """Roles, a select, forks and a regex give values, and the same seed the same run."""
     backend = ph.RuntimeEndpoint(server.url, tokenizer=server.model)
     runs = [talk.run(backend=backend, seed=3) for _ in range(2)]
+    call(backend.aclose())
     assert runs[0]["verdict"] in {"yes", "no"}
     assert len(runs[0]["number"]) == 3
     assert runs[0].value == runs[1].value
@@ -52,5 +54,6 @@ def test_the_programs_error_is_the_servers() -> None:
         backend = ph.RuntimeEndpoint(url, tokenizer=fake.model)
         with pytest.raises(EngineError, match=r"400.*no room") as caught:
             talk.run(backend=backend)
+        call(backend.aclose())
         assert caught.value.where is not None
         assert caught.value.where.program == "talk"

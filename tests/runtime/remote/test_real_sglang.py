@@ -13,6 +13,7 @@ import pytest_asyncio
 import phloem as ph
 from phloem.errors import Cancelled, Unsupported
 from phloem.grammar.spec import Constraint
+from phloem.programs.executor.loop import call
 from phloem.programs.protocol import SamplingParams, StepResult, Text
 from phloem.runtime.sglang.backend import RuntimeEndpoint
 from tests.sglang_server import tokenizer
@@ -158,6 +159,7 @@ def test_a_whole_program_runs(sglang_url: str) -> None:
 
     backend = ph.RuntimeEndpoint(sglang_url, tokenizer=tokenizer())
     state = agent.run(question="Is grass green?", backend=backend)
+    call(backend.aclose())
     assert state["verdict"] in {"yes", "no"}
     assert len(state.value) == 2
     assert set(state["city"]) >= {"city", "ok"}

@@ -14,12 +14,13 @@ import pytest
 
 from phloem.errors import Cancelled, EngineError
 from phloem.programs.protocol import SamplingParams, StepResult, Text, TokenEvent
-from phloem.runtime.engine.scoring import Choice
+from phloem.runtime.engine.tokens import Choice
 from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.model.text import load_model_text
 from phloem.runtime.model.tiny import tiny_model
 from phloem.runtime.sglang.backend import RuntimeEndpoint
-from phloem.runtime.sglang.reply import Output, read_scores
+from phloem.runtime.sglang.reply import Output
+from phloem.runtime.sglang.scoring import Scoring
 
 from .canned import canned, reply
 
@@ -86,16 +87,18 @@ def test_an_aborted_stream_raises(mode: str, vocabulary: Vocabulary) -> None:
         read(mode, "aborted", vocabulary, SamplingParams(max_tokens=400, ignore_eos=True))
 
 
-def test_scores_are_the_choices_own_tokens(vocabulary: Vocabulary) -> None:
-    """Of a batched prompt's log-probabilities those after the prefix count."""
-    choices = [Choice(" Paris", [7042]), Choice(" London.", [4092, 30])]
-    scored, cached = read_scores(
-        json.loads(recorded("cumulative", "score")["body"]), choices, False
-    )
-    assert [len(one.logprobs) for one in scored] == [1, 2]
-    assert scored[0].logprobs[0] > sum(scored[1].logprobs)
-    assert [one.greedy_prefix for one in scored] == [1, 0]
-    assert cached >= 4
+def test_scores_are_read_by_choice() -> None:
+    """Choices of one token share a prompt, one of two tokens has its own; each gets its numbers."""
+    choices = [Choice(" Paris", [7042]), Choice(" London.", [4092, 30]), Choice(" London", [4528])]
+    answer = recorded("cumulative", "score")
+    scoring = Scoring(answer["request"]["input_ids"][0], choices, bare=False)
+    assert scoring.fields() == answer["request"]
+    scored, cached = scoring.read(json.loads(answer["body"]))
+    paris, dotted, london = (one.logprobs for one in scored)
+    assert [len(one.logprobs) for one in scored] == [1, 2, 1]
+    assert paris[0] > london[0] > sum(dotted)
+    assert [one.greedy_prefix for one in scored] == [1, 0, 0]
+    assert cached == 4
 
 
 async def test_a_refused_grammar_says_why() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
@@ -117,6 +118,44 @@ async def test_scores_are_the_engines(backend: RuntimeEndpoint, fake: Tap) -> No
     await embedded.aclose()
 
 
+async def test_choices_that_end_differently_share_a_prompt(
+    backend: RuntimeEndpoint, fake: Tap
+) -> None:
+    """A prompt for each beginning of a choice: none is sent for the last tokens, nor for a choice
+    without a token; the numbers are the engine's."""
+    embedded = EmbeddedBackend(MODEL)
+    choices = [(7,), (8,), (9, 7), (9, 8), (9, 7, 8), ()]
+    here = await (await opened(embedded, "Is it? ")).score(choices, empty_context=True)
+    there = await (await opened(backend, "Is it? ")).score(choices, empty_context=True)
+    for one, other in zip(here.choices, there.choices, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert one.unconditional[1:] == pytest.approx(other.unconditional[1:], abs=1e-4)
+        assert one.greedy_prefix == other.greedy_prefix
+    (request,) = fake.requests
+    prompt = request["input_ids"][0]
+    assert request["input_ids"] == [prompt, [*prompt, 9], [9], [*prompt, 9, 7], [9, 7]]
+    assert request["token_ids_logprob"] == [[7, 8], [7, 8], [7, 8], [8], [8]]
+    await embedded.aclose()
+
+
+async def test_scoring_nothing_asks_nothing(backend: RuntimeEndpoint, fake: Tap) -> None:
+    """Choices without a token need no request."""
+    scored = await (await opened(backend, "Is it? ")).score([""])
+    assert scored.choices[0].logprobs == ()
+    assert fake.requests == []
+
+
+async def test_a_text_that_nobody_reads_comes_whole(backend: RuntimeEndpoint, fake: Tap) -> None:
+    """With `stream=False` one answer holds the step; tokens, text and session are as streamed."""
+    pieces, streamed = await run(await opened(backend, "Once upon a time"))
+    session = await opened(backend, "Once upon a time")
+    events, whole = await run(session, replace(GREEDY, stream=False))
+    assert [request["stream"] for request in fake.requests] == [True, False]
+    assert (whole.tokens, whole.text) == (streamed.tokens, streamed.text)
+    assert len(pieces) > len(events) == 1
+    assert (await session.snapshot()).tokens[-len(whole.tokens) :] == whole.tokens
+
+
 @pytest.mark.parametrize(
     "constraint",
     [
@@ -225,7 +264,7 @@ async def test_namespaces_go_as_extra_keys(backend: RuntimeEndpoint, fake: Tap) 
     text = "A prefix that is long enough to be cached. " * 2
     first = await opened(backend, text, namespace="a")
     await run(first)
-    await first.score([" yes", " no"])
+    await first.score([(7,), (8, 9)])
     await backend.prefill([Text(text)], namespace="a")
     assert [request["extra_key"] for request in fake.requests] == ["a", ["a", "a"], "a"]
     _, other = await run(await opened(backend, text, namespace="b"))

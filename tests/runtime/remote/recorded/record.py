@@ -28,9 +28,10 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "stop_text": {"sampling_params": {**GREEDY, "stop": ["\n"]}, "stream": True},
     "eos": {"sampling_params": {**GREEDY, "regex": " (Paris|Rome)\\."}, "stream": True},
     "score": {
-        "input_ids": [[*PROMPT, 7042], [*PROMPT, 4092, 30]],
+        "input_ids": [PROMPT, [*PROMPT, 4092]],
         "sampling_params": {"max_new_tokens": 0, "temperature": 0},
         "return_logprob": True, "logprob_start_len": [4, 4], "top_logprobs_num": 1,
+        "token_ids_logprob": [[7042, 4528], [30]],
     },
     "bad_regex": {"sampling_params": {**GREEDY, "regex": "[ab"}},
     "aborted": {"sampling_params": ENDLESS, "stream": True, "rid": "gone"},
