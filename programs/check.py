@@ -13,6 +13,8 @@ of the same kind.
     P007 warning  a part the compiler could not see into
     P008 error    a value-style step names no template
     P009 error    a constraint that no text satisfies
+    P010 error    an argument that a step can't take
+    P011 error    a step that is never added to the state
 """
 
 from __future__ import annotations
@@ -191,7 +193,13 @@ def _unfit(node: n.Node, analyser: Analyser) -> list[Finding]:
 
 def _empty(nodes: Mapping[str, n.Node]) -> list[Finding]:
     return [
-        _at(node, "P005", "error", f"the choice {node.name!r} has no choices", "list some")
+        _at(
+            node,
+            "P005",
+            "error",
+            f"the choice {node.name!r} has {'an empty text' if node.choices else 'no choices'}",
+            "list texts",
+        )
         for node in nodes.values()
-        if isinstance(node, n.Select) and node.choices == ()
+        if isinstance(node, n.Select) and (node.choices == () or "" in (node.choices or ()))
     ]

@@ -67,6 +67,10 @@ def build(analyser: Analyser, given: Mapping[str, Any]) -> Built:
     if not named:
         return Built()
     source, value = named[0], given[named[0]]
+    if source in {"regex", "grammar"} and not isinstance(value, str):
+        raise ConstraintError(
+            f"{source}= takes a text, not {type(value).__name__}", hint="write the pattern as text"
+        )
     rest = {name: given[name] for name in ("after", "finish", "whitespace") if name in given}
     match source:
         case "regex":

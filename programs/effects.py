@@ -178,9 +178,10 @@ Effect: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Expression:
-    """Effects in order, as written with `+` in a program. Building one does nothing yet."""
+    """Effects in order, as written with `+` in a program. Building one does nothing yet, so it is
+    no text and no value: used as one it raises `CompileError`."""
 
     items: tuple[Effect, ...] = ()
 
@@ -189,6 +190,18 @@ class Expression:
 
     def __radd__(self, other: Any) -> Expression:
         return Expression(to_expression(other).items + self.items)
+
+    def _no_value(self, *_: Any) -> Any:
+        name = next((item.name for item in self.items if isinstance(item, Generate | Choose)), None)
+        raise CompileError(
+            "a step that is not done yet was used as a text or a value",
+            hint=f"append it and read the variable: s += gen({name!r}, ...), then s[{name!r}]; "
+            "between texts write + in place of an f-string",
+        )
+
+    __bool__ = __eq__ = __ne__ = __lt__ = __gt__ = __contains__ = __iter__ = _no_value
+    __str__ = __format__ = __len__ = __getitem__ = _no_value
+    __hash__ = object.__hash__
 
 
 def to_expression(value: Any) -> Expression:

@@ -18,17 +18,17 @@ _LIBRARY = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"
 
 
 def program_hash(function: types.FunctionType, prompts: Mapping[str, str], *settings: str) -> str:
-    """A hash of the function's code, the helpers it can reach by name, its prompts, and
+    """A hash of the function's code, the helpers and texts it can reach by name, its prompts, and
     `settings` (the model's fingerprint, retrieval settings).
 
-    Helpers are followed through module globals and closures, but not into installed packages.
+    Both are followed through module globals and closures, but not into installed packages.
     """
     parts = [repr(sorted(prompts.items())), *settings]
-    parts += sorted(part for code in _functions(function) for part in _code(code))
+    parts += sorted(part for found in _functions(function) for part in _parts(found))
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _functions(start: types.FunctionType) -> Iterator[types.CodeType]:
+def _functions(start: types.FunctionType) -> Iterator[types.FunctionType]:
     seen: set[types.CodeType] = set()
     todo = [start]
     while todo:
@@ -36,13 +36,20 @@ def _functions(start: types.FunctionType) -> Iterator[types.CodeType]:
         if function.__code__ in seen:
             continue
         seen.add(function.__code__)
-        yield function.__code__
+        yield function
         for value in _reachable(function):
             # A program or a decorated helper holds its function under this name.
             inner = getattr(value, "function", value)
             inner = getattr(inner, "__wrapped__", inner)
             if isinstance(inner, types.FunctionType) and not _installed(inner):
                 todo.append(inner)
+
+
+def _parts(function: types.FunctionType) -> Iterator[str]:
+    """What one function says: its code, and the texts it takes from around it (a prompt may be
+    a constant of the module)."""
+    yield from _code(function.__code__)
+    yield from (repr(value) for value in _reachable(function) if isinstance(value, str))
 
 
 def _reachable(function: types.FunctionType) -> Iterator[Any]:

@@ -56,6 +56,11 @@ def render(
     """
     if order not in {"score", "reverse", "stable"}:
         raise CompileError(f"order={order!r} is not known", hint='"score", "reverse" or "stable"')
+    if not all(isinstance(doc, Hit) for doc in docs):
+        raise CompileError(
+            "passages() takes the hits of a retrieval, not texts",
+            hint="docs = retrieve(...); or make them: Hit(id, text, score)",
+        )
     hits = list({doc.id: doc for doc in docs}.values()) if order == "stable" else list(docs)
     if order == "stable":
         hits.sort(key=lambda hit: hit.id)

@@ -7,6 +7,8 @@ an expression for `s += ...`; in value style they act at once and return the val
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -87,10 +89,7 @@ def gen(
     given = dict(locals())
     frame = value_frame()
     if variables and frame is None:
-        raise CompileError(
-            f"gen() has no argument {next(iter(variables))!r}",
-            hint="template variables belong to value style; in state style add text to s",
-        )
+        raise _unknown("gen", gen, variables)
     if choices is not None:
         # SGLang's gen(choices=...) ignores sampling arguments, but for the temperature.
         return select(
@@ -125,6 +124,20 @@ def gen(
     return Expression((effect,))
 
 
+def _unknown(
+    primitive: str, function: Callable[..., Any], given: Mapping[str, Any]
+) -> CompileError:
+    """The error for keywords that a primitive does not have, with the one that may be meant."""
+    name = next(iter(given))
+    known = inspect.signature(function).parameters
+    near = difflib.get_close_matches(name, known, 1)
+    meant = f"did you mean {near[0]}=?" if near else f"it has: {', '.join(known)}"
+    return CompileError(
+        f"{primitive}() has no argument {name!r}",
+        hint=f"{meant} (variables of a template belong to value style)",
+    )
+
+
 def _samples(n: int | None) -> int | None:
     if n is None:
         return None
@@ -133,13 +146,13 @@ def _samples(n: int | None) -> int | None:
     return n
 
 
-@mark("gen", dtype=int)
+@mark("gen", dtype=int, takes=None)
 def gen_int(name: str | None = None, max_tokens: int | None = None, **arguments: Any) -> Any:
     """`gen(dtype=int)`: the text of a whole number. Takes gen's other arguments."""
     return gen(name, max_tokens, dtype=int, **arguments)
 
 
-@mark("gen", dtype=str)
+@mark("gen", dtype=str, takes=None)
 def gen_string(name: str | None = None, max_tokens: int | None = None, **arguments: Any) -> Any:
     """`gen(dtype=str)`: a text in double quotes. Takes gen's other arguments."""
     return gen(name, max_tokens, dtype=str, **arguments)
@@ -174,10 +187,7 @@ def select(
     if frame is not None:
         return value_style.step(frame, effect, variables, fresh=fresh)
     if variables:
-        raise CompileError(
-            f"select() has no argument {next(iter(variables))!r}",
-            hint="template variables belong to value style",
-        )
+        raise _unknown("select", select, variables)
     return Expression((effect,))
 
 
@@ -192,6 +202,11 @@ def _texts(name: str | None, choices: Sequence[str] | None) -> tuple[str, ...]:
             raise CompileError(
                 f"the choice {name!r} has {choice!r}, which is not text",
                 hint="write the texts that the model shall say",
+            )
+        if not choice:
+            raise CompileError(
+                f"the choice {name!r} has an empty text, which nothing can be compared with",
+                hint='write a text for it, such as "none"',
             )
     return tuple(dict.fromkeys(choices))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from phloem.errors import CompileError
 from phloem.programs.api import value_style
 from phloem.programs.api.marks import mark
 from phloem.programs.effects import Expression, Generate
@@ -46,4 +47,9 @@ def quote(
     frame = value_frame()
     if frame is not None:
         return value_style.step(frame, effect, {"docs": docs, **variables}, fresh=fresh)
+    if variables:
+        raise CompileError(
+            f"quote() has no argument {next(iter(variables))!r}",
+            hint="it takes max_tokens, temperature, timeout and retries",
+        )
     return Expression((effect,))

@@ -14,12 +14,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from phloem.errors import ConfigError
 from phloem.programs.api import start
 from phloem.programs.api.state import ProgramState
 from phloem.programs.executor.record import digest
 from phloem.programs.executor.values import show
 
 __all__ = ["ResultsFile"]
+
+_START = b'{"index": '
+"""How every line begins."""
+_FIELDS = {"index", "key", "text", "messages", "variables", "value", "error", "usage"}
 
 
 class ResultsFile:
@@ -30,22 +35,43 @@ class ResultsFile:
         self._known: dict[int, dict[str, Any]] = {}
         self._written: set[int] = set()
         self._keys: dict[int, str] = {}
+        self._program: str | None = None
         self._file: IO[str] | None = None
 
     def __enter__(self) -> ResultsFile:
-        whole = 0
-        if self._path.exists():
-            for line in self._path.read_bytes().splitlines(keepends=True):
-                # A crash may have cut the last line; it is written over.
-                if not line.endswith(b"\n"):
-                    break
-                whole += len(line)
-                row = json.loads(line)
-                if row["error"] is None:
-                    self._known[row["index"]] = row
-            os.truncate(self._path, whole)
-        self._file = self._path.open("a", encoding="utf-8")
+        try:
+            if self._path.exists():
+                self._read()
+            self._file = self._path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"results_file={str(self._path)!r} can't be used: {error}",
+                hint="give a file that can be written, in a folder that exists",
+            ) from error
         return self
+
+    def _read(self) -> None:
+        """Take in the rows that are there. Raises `ConfigError` for any other file, untouched."""
+        whole = 0
+        for line in self._path.read_bytes().splitlines(keepends=True):
+            if not line.endswith(b"\n"):
+                # A crash may have cut the last line; it is written over.
+                if not _START.startswith(line[: len(_START)]):
+                    raise self._foreign()
+                break
+            row = _row(line)
+            if row is None:
+                raise self._foreign()
+            if row["error"] is None:
+                self._known[row["index"]] = row
+            whole += len(line)
+        os.truncate(self._path, whole)
+
+    def _foreign(self) -> ConfigError:
+        return ConfigError(
+            f"{self._path} holds something else than the results of a batch",
+            hint="give results_file= a file of its own, which the batch makes",
+        )
 
     def __exit__(
         self,
@@ -59,19 +85,28 @@ class ResultsFile:
     def find(
         self, index: int, program: start.Startable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> ProgramState | None:
-        """The finished state of a row that was done before with the same arguments."""
-        key = digest(program.name, [show(arg) for arg in args], show(kwargs))
+        """The finished state of a row that was done before by the same program with the same
+        arguments. `kwargs` may hold settings: of these, the sampling
+        arguments and the seed count."""
+        told = {k: v for k, v in kwargs.items() if k in program.parameters or k not in start.APART}
+        known = [program.name, self._identity(program), [show(arg) for arg in args], show(told)]
+        key = digest(*known)
         self._keys[index] = key
         row = self._known.get(index)
         if row is None or row["key"] != key:
             return None
         self._written.add(index)
-        return start.restored(program, kwargs, row)
+        return start.restored(program, told, row)
+
+    def _identity(self, program: start.Startable) -> str:
+        if self._program is None:
+            self._program = program.identity()
+        return self._program
 
     def write(self, index: int, state: ProgramState) -> None:
         """Keep a row's result, unless it came from the file."""
-        key = self._keys.pop(index)
-        if index in self._written or self._file is None:
+        key = self._keys.pop(index, None)
+        if key is None or index in self._written or self._file is None:
             return
         error = state.error()
         row = {
@@ -86,3 +121,12 @@ class ResultsFile:
         }
         self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
         self._file.flush()
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """A line of a results file, or None if it is none."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and row.keys() >= _FIELDS else None

@@ -7,7 +7,7 @@ What lives here: what `Program`'s methods have in common. What does not: the run
 from __future__ import annotations
 
 import inspect
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from phloem.programs.api.state import ProgramState
 from phloem.programs.api.templates import Templates
 from phloem.programs.check import Finding
 from phloem.programs.compiler.build import Compiled
+from phloem.programs.effects import Expression
 from phloem.programs.executor.branch import Branch
 from phloem.programs.executor.driver import drive_run
 from phloem.programs.executor.frame import Frame, Handle, current
@@ -28,6 +29,7 @@ from phloem.programs.nodes import Gen, Select
 from phloem.programs.protocol import Backend, Segment, Special, Text, Usage
 
 __all__ = [
+    "APART",
     "Startable",
     "Started",
     "check",
@@ -41,6 +43,8 @@ __all__ = [
 
 MAX_DEPTH = 64
 _SETTINGS = {item.name for item in fields(Settings)} - {"sampling", "samples"}
+APART = _SETTINGS - {"seed"}
+"""Settings of a run that have no part in what its program says."""
 _IGNORED = {"use_thread"}
 
 
@@ -119,6 +123,36 @@ def split(
     return own, sampling, settings, stream
 
 
+def _check(settings: Mapping[str, Any]) -> None:
+    """Raises `CompileError` for a setting of a run that is not what it must be."""
+    for name, value in settings.items():
+        wanted = _WANTED.get(name)
+        if wanted is None or value is None:
+            continue
+        kinds, said = wanted
+        if kinds is None:  # any object that acts as one, stand-ins included
+            fits = not isinstance(value, str | bytes | int | float | Mapping | Sequence | type)
+        else:
+            fits = isinstance(value, kinds) and not isinstance(value, bool)
+        if not fits:
+            # Its class alone: an address may hold a password.
+            raise CompileError(
+                f"{name}= takes {said}, not {type(value).__name__}", hint=f"correct {name}="
+            )
+
+
+_WANTED: dict[str, tuple[Any, str]] = {
+    "backend": (None, "an engine, such as RuntimeEndpoint(url)"),
+    "retriever": (None, "a retriever"),
+    "deadline": ((int, float), "a number of seconds"),
+    "token_budget": (int, "a whole number of tokens"),
+    "seed": (int, "a whole number"),
+    "priority": (int, "a whole number"),
+    "namespace": (str, "a text"),
+    "step_cache": (MutableMapping, "a mapping, such as {}"),
+}
+
+
 def prepare(
     program: Startable,
     args: tuple[Any, ...],
@@ -130,6 +164,7 @@ def prepare(
     Raises `CompileError` for bad arguments or settings.
     """
     own, sampling, settings, stream = split(program, kwargs)
+    _check(settings)
     bound = program.bind_arguments(args, own)
     compiled = program.compiled
     shown = {name: bound.arguments[name] for name in program.parameters}
@@ -146,8 +181,18 @@ def prepare(
     state = ProgramState(Branch(run))
     frame = _frame(program, run, state, bound)
     arguments = list(bound.arguments.values())
-    body = lambda: execute(compiled, frame, arguments)  # noqa: E731 - needs its variables
+    body = lambda: _outcome(execute(compiled, frame, arguments))  # noqa: E731
     return Started(state, run, drive_run(run, body, compiled.constraints), stream)
+
+
+def _outcome(value: Any) -> Any:
+    """What a whole program returns. Raises `CompileError` for steps that were never done."""
+    if isinstance(value, Expression):
+        raise CompileError(
+            "the program returns steps that are not done, since no state was given them",
+            hint="append them and return the variable: s += gen(name, ...), return s[name]",
+        )
+    return value
 
 
 def failed(program: Startable, args: Mapping[str, Any], error: BaseException) -> ProgramState:

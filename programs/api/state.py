@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from phloem.errors import ProgramError
+from phloem.errors import CompileError, ProgramError
 from phloem.programs.api.group import StateGroup
 from phloem.programs.effects import (
     Effect,
@@ -49,6 +49,9 @@ class ProgramState(Handle):
         for effect in to_expression(value).items:
             self._act(effect)
         return self
+
+    def __add__(self, value: Any) -> ProgramState:
+        raise CompileError("a state is appended to in place", hint="write s += ...")
 
     def _act(self, effect: Effect) -> None:
         self._frame().act(self._branch, effect)

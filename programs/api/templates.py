@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import jinja2.meta
 
 from phloem.errors import CompileError
 from phloem.programs.api.passages import render
@@ -31,6 +32,12 @@ class Templates:
         loader: jinja2.BaseLoader
         if prompts is None or isinstance(prompts, Mapping):
             self._where = "prompts="
+            for name, text in (prompts or {}).items():
+                if not isinstance(text, str):
+                    raise CompileError(
+                        f"the prompt {name!r} is no text but {type(text).__name__}",
+                        hint='write prompts={"name": "text"}',
+                    )
             loader = jinja2.DictLoader(dict(prompts or {}))
         else:
             folder = base / prompts
@@ -65,6 +72,20 @@ class Templates:
     def _find(self, name: str) -> str | None:
         known = set(self.names())
         return next((name + suffix for suffix in SUFFIXES if name + suffix in known), None)
+
+    def variables(self, name: str) -> set[str] | None:
+        """The variables that the template uses; None if it has other templates in it, whose
+        variables are not known here, or can't be read."""
+        loader, found = self._environment.loader, self._find(name)
+        if loader is None or found is None:
+            return None
+        try:
+            tree = self._environment.parse(loader.get_source(self._environment, found)[0])
+        except jinja2.TemplateSyntaxError:
+            return None
+        if next(jinja2.meta.find_referenced_templates(tree), "") != "":
+            return None
+        return jinja2.meta.find_undeclared_variables(tree)
 
     def render(self, name: str, variables: Mapping[str, Any]) -> str:
         """The prompt `name`. Raises `CompileError` for an unknown name or variable, or a

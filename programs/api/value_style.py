@@ -7,7 +7,7 @@ step itself (`executor/steps.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from phloem.errors import CompileError
@@ -39,6 +39,8 @@ def step(
             "a value-style step needs the name of a prompt template as its first argument",
             hint='write gen("name", ...) with @function(prompts={"name": "..."})',
         )
+    quoted = isinstance(effect, Generate) and effect.quoted is not None
+    _refuse_unused(frame, effect.name, set(variables) - ({"docs"} if quoted else set()))
     shared = {**frame.args, **variables}
     prompt = frame.templates.render(effect.name, shared)
     system = frame.templates.render(SYSTEM, shared) if SYSTEM in frame.templates else None
@@ -54,6 +56,19 @@ def step(
     deferred = Deferred(frame.run.spawn(work))
     frame.deferred.append(deferred)
     return deferred
+
+
+def _refuse_unused(frame: Frame, name: str, variables: Collection[str]) -> None:
+    """Raises `CompileError` for a variable that no template uses: often a misspelt argument."""
+    known = [frame.templates.variables(template) for template in (name, SYSTEM)]
+    if known[0] is None or (known[1] is None and SYSTEM in frame.templates):
+        return  # the step's own errors come first, or there is more than can be seen
+    unused = next((v for v in variables if not any(v in (used or ()) for used in known)), None)
+    if unused is not None:
+        raise CompileError(
+            f"the step {name!r} has no argument {unused!r}, and its prompt no such variable",
+            hint="correct the name, or use it in the template: {{ " + unused + " }}",
+        )
 
 
 async def _turns(

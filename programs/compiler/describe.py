@@ -7,13 +7,16 @@ that is added to the state. What does not: the order of evaluation (`lower.py`).
 from __future__ import annotations
 
 import ast
+import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from phloem.errors import ConstraintError
+from phloem.errors import CompileError, ConstraintError
 from phloem.programs import constraints, registry
 from phloem.programs.check import Finding
 from phloem.programs.compiler.source import FunctionSource
+from phloem.programs.executor import sampling
 
 __all__ = ["Facts", "Part", "describe", "kind_of", "parts_of"]
 
@@ -70,8 +73,9 @@ def constant(node: ast.expr, source: FunctionSource) -> Any:
     return UNKNOWN
 
 
-def describe(call: ast.Call, kind: str, source: FunctionSource) -> Facts:
-    """The facts of a call of `kind`."""
+def describe(call: ast.Call, kind: str, source: FunctionSource, *, named: bool) -> Facts:
+    """The facts of a call of `kind`. `named`: its keywords are the primitive's own, and none is a
+    variable of a template."""
     arguments: dict[str, Any] = {
         keyword.arg: constant(keyword.value, source)
         for keyword in call.keywords
@@ -80,6 +84,7 @@ def describe(call: ast.Call, kind: str, source: FunctionSource) -> Facts:
     positional = [constant(node, source) for node in call.args]
     facts = Facts()
     if kind in {"gen", "select"}:
+        facts.problems += _unknown(call, source) if named else []
         name = arguments.get("name", positional[0] if positional else None)
         facts.fields["name"] = name if isinstance(name, str) else None
         facts.fields["independent"] = arguments.get("fresh") is True
@@ -106,6 +111,7 @@ def _describe_gen(
 ) -> None:
     limit = arguments.get("max_tokens", positional[1] if len(positional) > 1 else None)
     facts.fields["max_tokens"] = limit if isinstance(limit, int) else None
+    facts.problems += _refused(call, {**arguments, "max_tokens": limit}, source)
     given = {name: arguments[name] for name in constraints.ARGUMENTS if name in arguments}
     dtype = getattr(source.resolve(call.func), "__phloem_dtype__", None)
     if dtype is not None:
@@ -122,6 +128,34 @@ def _describe_gen(
         )
         return
     facts.fields["constraint"] = built.constraint
+
+
+def _unknown(call: ast.Call, source: FunctionSource) -> list[Finding]:
+    """A finding for a keyword that the primitive does not have."""
+    known = getattr(source.resolve(call.func), "__phloem_takes__", None)
+    names = [keyword.arg for keyword in call.keywords if keyword.arg is not None]
+    wrong = next((name for name in names if known is not None and name not in known), None)
+    if wrong is None:
+        return []
+    near = difflib.get_close_matches(wrong, known or (), 1)
+    hint = f"did you mean {near[0]}=?" if near else "drop it"
+    text = f"{ast.unparse(call.func)}() has no argument {wrong!r}"
+    return [Finding("P010", "error", text, hint, source.file, call.lineno)]
+
+
+def _refused(call: ast.Call, arguments: Mapping[str, Any], source: FunctionSource) -> list[Finding]:
+    """A finding for the sampling argument that can't be taken, if one is known to be such."""
+    options = {
+        name: arguments[name]
+        for name in sampling.STEP_OPTIONS
+        if name in arguments and arguments[name] is not UNKNOWN
+    }
+    try:
+        sampling.clean(options)
+    except CompileError as error:
+        hint = error.hint or "correct it"
+        return [Finding("P010", "error", error.message, hint, source.file, call.lineno)]
+    return []
 
 
 def parts_of(node: ast.expr, source: FunctionSource) -> list[Part]:

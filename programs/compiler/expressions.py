@@ -178,7 +178,7 @@ class Lifter:
 
     def facts(self, node: ast.Call, kind: str) -> Facts:
         """What the call of a step says about itself."""
-        return describe(node, kind, self.source)
+        return describe(node, kind, self.source, named=self.state is not None)
 
     def _early(self, node: ast.Call) -> ast.expr | None:
         """The effect of a retrieval whose arguments are constants and the function's variables.

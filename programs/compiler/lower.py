@@ -15,6 +15,7 @@ import ast
 import copy
 from dataclasses import dataclass, field
 
+from phloem.programs.check import Finding
 from phloem.programs.compiler.describe import Part, kind_of, parts_of
 from phloem.programs.compiler.drafts import Builder, Draft, End, call, name, place
 from phloem.programs.compiler.expressions import Lifter
@@ -26,6 +27,8 @@ __all__ = ["ADD", "NEXT", "Lowering"]
 
 ADD = "_ph_add"
 NEXT = "_ph_next"
+_EXPRESSIONS = frozenset(["gen", "select", "role", "role_begin", "role_end", "reasoning"])
+"""Kinds of primitives that give an expression in state style, which does nothing by itself."""
 _ROLE_METHODS = frozenset(["user", "assistant", "system", "var_scope"])
 
 
@@ -90,6 +93,8 @@ class Lowering:
                 self._leave("break" if isinstance(node, ast.Break) else "continue")
             case ast.Global() | ast.Nonlocal() | ast.Pass() | ast.Expr(value=ast.Constant()):
                 pass  # docstrings do nothing; declarations are made anew per fragment (factory.py)
+            case ast.Expr() if self._drops_step(node):
+                self._refuse(node)
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.Expr():
                 self._simple(node)
             case _:
@@ -161,6 +166,20 @@ class Lowering:
         node.value = self.lifter.lift(value)  # type: ignore[attr-defined]
         self.builder.run(node, self.lifter.hides_step(node))
 
+    def _drops_step(self, node: ast.Expr) -> bool:
+        """Whether a state-style program makes an expression of steps and leaves it lying."""
+        return self.state is not None and kind_of(node.value, self.source) in _EXPRESSIONS
+
+    def _refuse(self, node: ast.Expr) -> None:
+        """Such a statement is a finding; run, it raises as every misuse of an expression does."""
+        said = ast.unparse(node)
+        test = place(ast.Expr(ast.UnaryOp(ast.Not(), node.value)), node)
+        draft = Draft("python", node.lineno, [test])
+        hint = f"append it: {self.state} += {said}"
+        message = "a step is made here and never added to the state"
+        draft.problems = [Finding("P011", "error", message, hint, self.source.file, node.lineno)]
+        self.builder.emit(draft)
+
     def _adds_to_state(self, node: ast.AugAssign) -> bool:
         if not isinstance(node.op, ast.Add) or self.state is None:
             return False
@@ -170,7 +189,7 @@ class Lowering:
         grouped = self._is_group(node.target) and isinstance(node.value, ast.Lambda)
         value = node.value.body if grouped and isinstance(node.value, ast.Lambda) else node.value
         return any(
-            kind_of(item, self.source) in {"gen", "select", "role", "reasoning"}
+            kind_of(item, self.source) in _EXPRESSIONS - {"role_begin", "role_end"}
             for item in shallow(value)
         )
 

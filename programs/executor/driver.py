@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from phloem.errors import Cancelled, where_of
+from phloem.errors import Cancelled, attach_where, where_of
 from phloem.grammar.spec import Constraint
 from phloem.programs.events import RunFailed, RunFinished, RunStarted
 from phloem.programs.executor import hub, witness
@@ -87,9 +87,13 @@ async def _within_deadline(run: Run, body: Callable[[], Any]) -> Any:
             value = await hub.drive(body)
             for branch in run.branches:
                 await branch.idle()
-    except TimeoutError:
+    except TimeoutError as error:
         if limit.expired():
-            raise run.too_late() from None
+            # The cancellation that the limit sent through the program knows where it was.
+            late, place = run.too_late(), error.__cause__ and where_of(error.__cause__)
+            if place:
+                attach_where(late, place)
+            raise late from None
         raise
     for branch in run.branches:
         if branch.error is not None and not branch.error_seen:

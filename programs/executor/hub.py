@@ -10,15 +10,16 @@ and switches back with its result or its exception. Hundreds of runs share one t
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 from greenlet import getcurrent, greenlet
 
-from phloem.errors import ProgramError
+from phloem.errors import ProgramError, where_of
 
-__all__ = ["drive", "in_greenlet", "run_coroutine", "wait"]
+__all__ = ["contained", "drive", "in_greenlet", "run_coroutine", "wait"]
 
 T = TypeVar("T")
 
@@ -28,18 +29,55 @@ class _Driven(greenlet):  # type: ignore[misc] # greenlet ships no types
 
 
 async def drive(function: Callable[[], T]) -> T:
-    """Run `function()` in a greenlet of the current task; it may call `wait`."""
-    worker = _Driven(function)
+    """Run `function()` in a greenlet of the current task; it may call `wait`.
+
+    Raises what it raises (see `contained`), and `ProgramError` for a `CancelledError` of its own:
+    to whoever waits for the task it would look as if the task had been cancelled.
+    """
+    worker = _Driven(lambda: contained(function))
     worker.gr_context = contextvars.copy_context()
-    asked = worker.switch()
-    while not worker.dead:
-        try:
-            answer = await asked
-        except BaseException as error:  # noqa: BLE001 - every outcome goes on to the waiter
-            asked = worker.throw(type(error), error, error.__traceback__)
-        else:
-            asked = worker.switch(answer)
+    try:
+        asked = worker.switch()
+        while not worker.dead:
+            try:
+                answer = await asked
+            except BaseException as error:  # noqa: BLE001 - every outcome goes on to the waiter
+                asked = worker.throw(type(error), error, error.__traceback__)
+            else:
+                asked = worker.switch(answer)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise ProgramError(
+            "the program waited for something that was cancelled",
+            hint="catch asyncio.CancelledError where it awaits a task that may be cancelled",
+            where=where_of(error),
+        ) from error
     return asked  # type: ignore[no-any-return] # the greenlet's return value
+
+
+def contained(function: Callable[[], T]) -> T:
+    """`function()`, with errors in place of what would end more than the program.
+
+    Many programs share the thread and the process they run in. Raises `ProgramError`, with the
+    place of the original, instead of `SystemExit` and `KeyboardInterrupt`, and
+    instead of `StopIteration`, which a coroutine can't pass on.
+    """
+    try:
+        return function()
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise ProgramError(
+            f"the program would end the process: {error!r}",
+            hint="return or raise an error there, and let the program's caller end the process",
+            where=where_of(error),
+        ) from error
+    except StopIteration as error:
+        raise ProgramError(
+            f"next() found nothing more: {error!r}",
+            hint="give next() a default, or loop with for",
+            where=where_of(error),
+        ) from error
 
 
 def in_greenlet() -> bool:

@@ -21,7 +21,8 @@ FIRST_PAUSE_S = 0.05
 async def limited(work: Awaitable[T], seconds: float | None, what: str) -> T:
     """Await `work` for at most `seconds`. Raises `DeadlineExceeded` naming `what`,
     and `ProgramError` for seconds that are no such number."""
-    if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if seconds is not None and not (number and seconds > 0):
         if isinstance(work, Coroutine):
             work.close()
         raise ProgramError(
@@ -49,8 +50,10 @@ async def attempts(
     """Await `make()` up to `retries` times more while it fails in a way that may pass.
 
     By default that is an error whose `retryable` is true. Pauses double from 50 ms, or follow
-    the error's own `retry_after_s`.
+    the error's own `retry_after_s`. Raises `ProgramError` for `retries` that are no such number.
     """
+    if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
+        raise ProgramError(f"retries={retries!r} is not a count", hint="give 0 or more")
     pause = FIRST_PAUSE_S
     while True:
         try:

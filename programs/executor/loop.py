@@ -50,12 +50,23 @@ def _stop() -> None:
 
 def _serve(fresh: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(fresh)
-    fresh.run_forever()
+    while _left_early(fresh):
+        pass
     if tasks := asyncio.all_tasks(fresh):
         for task in tasks:
             task.cancel()
         fresh.run_until_complete(asyncio.wait(tasks, timeout=STOP_S))
     fresh.close()
+
+
+def _left_early(fresh: asyncio.AbstractEventLoop) -> bool:
+    """Run the loop until it is stopped; or until a task that some program started wants to end
+    the process, which is that task's own outcome and no reason to leave the others alone."""
+    try:
+        fresh.run_forever()
+    except (SystemExit, KeyboardInterrupt):
+        return True
+    return False
 
 
 def on_loop_thread() -> bool:

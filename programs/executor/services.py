@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import time
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from phloem.errors import RetrievalError
 from phloem.programs.effects import CallTool, Search
 from phloem.programs.events import Retrieved, StepFinished
+from phloem.programs.executor import hub
 from phloem.programs.executor.branch import Branch
 from phloem.programs.executor.limits import attempts, limited
 from phloem.programs.executor.record import Entry, digest
@@ -70,7 +73,13 @@ async def start_search(run: Run, effect: Search) -> Hits:
     retriever = await run.retriever()
     query = Query(effect.query, timeout=effect.timeout, **effect.options)
     work = attempts(lambda: retriever.search(query), effect.retries)
-    return await limited(work, effect.timeout, f"the retrieval {effect.query!r}")
+    hits = await limited(work, effect.timeout, f"the retrieval {effect.query!r}")
+    if not isinstance(hits, Hits):
+        raise RetrievalError(
+            f"the retriever {type(retriever).__name__} answered with {type(hits).__name__}",
+            hint="its search() returns Hits(tuple of Hit): see retrieval/base.py",
+        )
+    return hits
 
 
 async def call_tool(branch: Branch, effect: CallTool, site: Site) -> Any:
@@ -113,6 +122,7 @@ async def _call(effect: CallTool) -> Any:
     if inspect.iscoroutinefunction(effect.function):
         return await effect.function(*effect.args, **effect.kwargs)
     context = contextvars.copy_context()
+    call = functools.partial(effect.function, *effect.args, **effect.kwargs)
     return await asyncio.get_running_loop().run_in_executor(
-        _pool, lambda: context.run(effect.function, *effect.args, **effect.kwargs)
+        _pool, lambda: context.run(hub.contained, call)
     )
