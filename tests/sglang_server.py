@@ -20,7 +20,7 @@ import torch
 
 from phloem.runtime.sglang.launch import Runtime
 
-__all__ = ["real_server", "tokenizer"]
+__all__ = ["real_server", "started", "tokenizer"]
 
 ON_A_CPU: dict[str, Any] = {
     "device": "cpu", "attention_backend": "torch_native", "disable_overlap_schedule": True,
@@ -40,6 +40,17 @@ def real_server() -> Iterator[str]:
     if url:
         yield url
         return
+    runtime = started()
+    try:
+        _ = runtime.capabilities
+        yield runtime.urls[0]
+    finally:
+        runtime.shutdown()
+
+
+def started() -> Runtime:
+    """A server of its own, which starts when it is first used. Skips the test, saying what to set,
+    where there is none."""
     python = os.environ.get("PHLOEM_SGLANG_PYTHON")
     model = os.environ.get("PHLOEM_TEST_SGLANG_MODEL")
     if not python or not model:
@@ -49,14 +60,9 @@ def real_server() -> Iterator[str]:
         )
     cuda = torch.cuda.is_available()
     arguments = {} if cuda else ON_A_CPU
-    runtime = Runtime(
+    return Runtime(
         model, python=python, tokenizer=tokenizer(), environment={} if cuda else QUIET, **arguments
     )
-    try:
-        _ = runtime.capabilities
-        yield runtime.urls[0]
-    finally:
-        runtime.shutdown()
 
 
 def tokenizer() -> str | None:

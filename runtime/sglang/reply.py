@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from phloem.errors import Cancelled, EngineError, ModelError
+from phloem.errors import Cancelled, EngineError, ModelError, Overloaded
 from phloem.programs.protocol import (
     FinishReason,
     SamplingParams,
@@ -26,6 +26,9 @@ from phloem.runtime.engine.params import make_output_text
 from phloem.runtime.engine.vocabulary import Vocabulary
 
 __all__ = ["Output", "check_reply"]
+
+_SHOWN = 500
+"""Characters of a bad answer that its error shows."""
 
 
 class Output:
@@ -61,7 +64,7 @@ class Output:
         """Take one event of the stream; what it shows, if anything."""
         check_reply(reply)
         self.meta = reply["meta_info"]
-        tokens = self._new(reply)
+        tokens = self._new(reply.get("output_ids"))
         if self._params.logprobs is not None:
             self._read_logprobs(len(tokens))
         reason = self.meta.get("finish_reason")
@@ -108,10 +111,12 @@ class Output:
         matched = (self.meta.get("finish_reason") or {}).get("matched")
         return matched if isinstance(matched, str) else None
 
-    def _new(self, reply: Mapping[str, Any]) -> list[int]:
-        ids = reply.get("output_ids")
-        if ids is None:
-            raise EngineError("the server sent no output_ids", hint="use a newer SGLang")
+    def _new(self, ids: Any) -> list[int]:
+        if not isinstance(ids, list) or not all(type(token) is int for token in ids):
+            raise EngineError(
+                f"the server's output_ids are no list of token ids: {str(ids)[:_SHOWN]}",
+                hint="use a newer SGLang",
+            )
         new = list(ids) if self._incremental else list(ids[self._received :])
         self._received += len(new)
         return new
@@ -119,8 +124,10 @@ class Output:
     def _push(self, token: int) -> None:
         if not 0 <= token < self._vocabulary.size:
             raise ModelError(
-                f"the server sent token {token}, which the tokenizer here does not have",
-                hint="give tokenizer= the server's own tokenizer",
+                f"the server sent token {token}, but the tokenizer here ends at "
+                f"{self._vocabulary.size - 1}",
+                hint="give tokenizer= the server's own; if it is that, the model has rows that are "
+                "no tokens: a lower temperature, top_p or top_k keeps them out",
             )
         self.tokens.append(token)
         seek = len(self.tokens) > self._params.min_tokens
@@ -156,19 +163,27 @@ class Output:
 
 
 def check_reply(reply: Any) -> None:
-    """Raises for an error inside a stream that began well, and for an aborted request."""
-    if isinstance(reply, Mapping) and "meta_info" in reply:
-        reason = reply["meta_info"].get("finish_reason") or {}
-        if reason.get("type") != "abort":
-            return
-        message = reason.get("message") or "no reason given"
-        if reason.get("status_code") is None:
-            raise Cancelled(f"the server aborted the request: {message}")
+    """Raises for an error inside a stream that began well, for an aborted request (`Cancelled` if
+    someone asked for it), and for what is no answer of SGLang's."""
+    meta = reply.get("meta_info") if isinstance(reply, Mapping) else None
+    if not isinstance(meta, Mapping):
+        error = reply.get("error", reply) if isinstance(reply, Mapping) else reply
+        message = error.get("message", error) if isinstance(error, Mapping) else error
+        raise EngineError(f"the server failed: {str(message)[:_SHOWN]}", hint="see its log")
+    reason = meta.get("finish_reason") or {"type": None}
+    if not isinstance(reason, Mapping) or "type" not in reason:
         raise EngineError(
-            f"the server aborted the request ({reason['status_code']}): {message}",
-            hint="look into the server's log",
-            status=reason["status_code"],
+            f"the server gives a finish_reason without a type: {str(reason)[:_SHOWN]}",
+            hint="use a newer SGLang",
         )
-    error = reply.get("error", reply) if isinstance(reply, Mapping) else reply
-    message = error.get("message", error) if isinstance(error, Mapping) else error
-    raise EngineError(f"the server failed: {str(message)[:500]}", hint="see the server's log")
+    if reason["type"] != "abort":
+        return
+    message = reason.get("message") or "no reason given"
+    if reason.get("status_code") is None:
+        raise Cancelled(f"the server aborted the request: {message}")
+    kind = Overloaded if reason["status_code"] in {429, 503} else EngineError
+    raise kind(
+        f"the server aborted the request ({reason['status_code']}): {message}",
+        hint="look into the server's log",
+        status=reason["status_code"],
+    )

@@ -62,14 +62,15 @@ class Scoring:
             "top_logprobs_num": 1,
         }
 
-    def read(self, replies: Sequence[Mapping[str, Any]]) -> tuple[tuple[ScoredChoice, ...], int]:
+    def read(self, replies: Any) -> tuple[tuple[ScoredChoice, ...], int]:
         """The scored choices, and how many of the prefix's tokens were cached.
 
         Raises `EngineError` for an answer that is not to this request, and what `check_reply` does.
         """
-        if len(replies) != len(self._rows):
+        if not isinstance(replies, list) or len(replies) != len(self._rows):
+            given = len(replies) if isinstance(replies, list) else "none"
             raise EngineError(
-                f"the server answered {len(replies)} prompts of {len(self._rows)}",
+                f"the server answered {given} of {len(self._rows)} prompts",
                 hint="look into the server's log",
             )
         answers = {

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from phloem.errors import Cancelled, DeadlineExceeded, EngineUnavailable, PromptTooLong
+from phloem.errors import EngineError, EngineUnavailable, PhloemError, PromptTooLong
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import (
     SamplingParams,
@@ -166,6 +166,11 @@ class SGLangSession(RemoteSession, Session):
                         if output.ended and not output.finished:
                             self._shared.fleet.abort(server, [body["rid"]])
                             break
+                if not (output.ended or output.finished):
+                    raise EngineError(
+                        "the server ended its answer without a finish_reason",
+                        hint="look into the server's log",
+                    )
                 return
             except EngineUnavailable:
                 tried.add(server)
@@ -293,12 +298,16 @@ class SGLangSession(RemoteSession, Session):
 
     @contextlib.asynccontextmanager
     async def _at(self, server: Server, rids: Sequence[str]) -> AsyncIterator[None]:
-        """Requests at a server, which is told to stop them if they are given up here."""
+        """Requests at a server, which is told to stop them if they are given up here, for whatever
+        reason but its own end or its refusal."""
         try:
             with _counted(server):
                 yield
-        except (GeneratorExit, asyncio.CancelledError, Cancelled, DeadlineExceeded):
-            self._shared.fleet.abort(server, rids)
+        except EngineUnavailable:
+            raise
+        except BaseException as error:
+            if not isinstance(error, PhloemError) or "status" not in error.details:
+                self._shared.fleet.abort(server, rids)
             raise
 
 

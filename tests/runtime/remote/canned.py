@@ -46,6 +46,19 @@ class Canned:
     asked: list[str] = field(default_factory=list)
     heads: list[str] = field(default_factory=list)
     url: str = ""
+    _server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Serve on a loopback port, after `stop` on the same one."""
+        port = int(self.url.rpartition(":")[2]) if self.url else 0
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def stop(self) -> None:
+        """Refuse connections from now on."""
+        assert self._server is not None
+        self._server.close()
+        await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -68,10 +81,8 @@ class Canned:
 async def canned(replies: Mapping[str, bytes], *, hang: bool = False) -> AsyncIterator[Canned]:
     """Serve on a loopback port; with `hang` the connection is kept open after the reply."""
     made = Canned(replies, hang)
-    server = await asyncio.start_server(made._serve, "127.0.0.1", 0)
-    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    await made.start()
     try:
         yield made
     finally:
-        server.close()
-        await server.wait_closed()
+        await made.stop()

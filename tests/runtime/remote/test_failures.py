@@ -5,11 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from dataclasses import replace
 
 import pytest
 
-from phloem.errors import Cancelled, ConfigError, DeadlineExceeded, EngineError, Overloaded
-from phloem.programs.protocol import SamplingParams, Text
+from phloem.errors import (
+    Cancelled,
+    ConfigError,
+    DeadlineExceeded,
+    EngineError,
+    EngineUnavailable,
+    ModelError,
+    Overloaded,
+    PhloemError,
+)
+from phloem.programs.protocol import SamplingParams, Session, Text
 from phloem.retrieval.base import traceparent
 from phloem.runtime.model.tiny import tiny_model
 from phloem.runtime.remote.http import HttpClient
@@ -53,13 +63,24 @@ async def step(server: Canned, seconds: float = 30) -> None:
         (stream('{"error": {"message": "died inside"}}'), EngineError, ["died inside"]),
         (stream('{"meta_info": {"finish_reason": {"type": "abort", "message": "by hand"}}}'),
          Cancelled, ["by hand"]),
+        (stream('{"meta_info": {"finish_reason": {"type": "abort", "message": "full", '
+                '"status_code": 503}}}'), Overloaded, ["503", "full"]),
+        (stream('{"output_ids": [1, "2"], "meta_info": {}}'), EngineError, ["no list", "'2'"]),
+        (stream('{"text": "a", "meta_info": {}}'), EngineError, ["no list of token ids"]),
+        (stream('{"output_ids": [1], "meta_info": {"finish_reason": "stop"}}'),
+         EngineError, ["finish_reason", "stop"]),
+        (stream('{"output_ids": [1], "meta_info": [1]}'), EngineError, ["failed", "[1]"]),
+        (stream("null"), EngineError, ["failed: None"]),
+        (stream(FIRST, "[DONE]"), EngineError, ["without a finish_reason"]),
+        (stream('{"output_ids": [1000000], "meta_info": {}}'), ModelError, ["token 1000000"]),
         (b"", EngineError, ["broke"]),
         (reply(200, "data: " + FIRST + "\n\n"), EngineError, ["before it was done"]),
     ],
-    ids=["400", "502", "401", "503", "500", "cut", "garbled", "error", "abort", "silent", "short"],
+    ids=["400", "502", "401", "503", "500", "cut", "garbled", "error", "abort", "full", "texts",
+         "no-ids", "no-type", "no-meta", "null", "no-end", "no-token", "silent", "short"],
 )  # fmt: skip
 async def test_a_failed_step_says_what_the_server_said(
-    answer: bytes, kind: type[Exception], said: list[str]
+    answer: bytes, kind: type[PhloemError], said: list[str]
 ) -> None:
     """The error holds the status and the body's start; the session is as it was; nothing hangs,
     and the request was made once."""
@@ -76,6 +97,87 @@ async def test_a_stream_that_stalls_ends_by_the_timeout() -> None:
         with pytest.raises(DeadlineExceeded):
             await asyncio.wait_for(step(server, 0.2), 20)
         assert server.asked[-1] == "/abort_request"
+
+
+async def test_a_first_byte_that_never_comes_ends_by_the_timeout() -> None:
+    """A server that takes a request and says nothing holds a step no longer than its whole time;
+    streamed or not, scored or prefilled, and it is told to stop."""
+    for ask in (generate, whole, score):
+        async with canned({"/generate": b""}, hang=True) as server:
+            backend = RuntimeEndpoint(server.url, tokenizer=MODEL, timeout=0.2)
+            session = await backend.open("s")
+            session.append([Text("Hello")])
+            with pytest.raises(DeadlineExceeded):
+                await asyncio.wait_for(ask(session), 20)
+            await backend.aclose()
+            assert server.asked[-2:] == ["/generate", "/abort_request"]
+
+
+async def generate(session: Session) -> None:
+    """A streamed step."""
+    async for _ in session.generate(PARAMS):
+        pass
+
+
+async def whole(session: Session) -> None:
+    """A step that is sent in one piece."""
+    async for _ in session.generate(replace(PARAMS, stream=False)):
+        pass
+
+
+async def score(session: Session) -> None:
+    """A scoring."""
+    await session.score([" a"])
+
+
+async def test_an_output_that_makes_no_sense_is_stopped_at_the_server() -> None:
+    """A token that the tokenizer lacks ends the step here, and the server is told so: it would go
+    on to the end, for nobody."""
+    strange = json.dumps({"output_ids": [MODEL.tokenizer.vocab_size], "meta_info": META})
+    async with canned({"/generate": stream(strange)}, hang=True) as server:
+        with pytest.raises(ModelError, match="tokenizer"):
+            await asyncio.wait_for(step(server), 20)
+        assert server.asked[-1] == "/abort_request"
+
+
+async def test_scores_that_are_not_of_the_request_are_an_error() -> None:
+    """Another number of answers, other tokens, or no log-probabilities are no scores."""
+    meta = {"finish_reason": {"type": "length"}, "prompt_tokens": 5}
+    other = meta | {"output_token_ids_logprobs": [[[-1.0, 1, None]]]}
+    for answer in (
+        [],
+        {},
+        [{"meta_info": meta}],
+        [{"meta_info": other}],
+        [{"meta_info": other}] * 2,
+    ):
+        async with canned({"/generate": reply(200, json.dumps(answer))}) as server:
+            backend = RuntimeEndpoint(server.url, tokenizer=MODEL)
+            session = await backend.open("s")
+            session.append([Text("Hello")])
+            with pytest.raises(EngineError):
+                await session.score([(7,)])
+            await backend.aclose()
+
+
+async def test_a_server_that_comes_back_is_used_by_the_same_session() -> None:
+    """Refused, the step raises at once and changes nothing; the next one finds the server again."""
+    done = json.dumps(
+        {"output_ids": [7], "meta_info": META | {"finish_reason": {"type": "length"}}}
+    )
+    async with canned({"/generate": reply(200, f"data: {done}\n\ndata: [DONE]\n\n")}) as server:
+        backend = RuntimeEndpoint(server.url, tokenizer=MODEL)
+        session = await backend.open("s")
+        session.append([Text("Hello")])
+        before = await session.snapshot()
+        await server.stop()
+        with pytest.raises(EngineUnavailable, match="nobody answers"):
+            await generate(session)
+        assert await session.snapshot() == before
+        await server.start()
+        await generate(session)
+        assert (await session.snapshot()).tokens[-1] == 7
+        await backend.aclose()
 
 
 async def test_nobody_there() -> None:
