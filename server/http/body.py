@@ -1,9 +1,9 @@
 """Request bodies as strict JSON.
 
 What lives here: the route class whose requests parse JSON without the usual leniency: a key
-twice in one object, bytes that are not UTF-8, `NaN`, and nesting deeper than any real request
-are refused with 400. What does not: the size limit (the application's `max_body_size`) and the
-fields (each endpoint's model).
+twice in one object, bytes that are not UTF-8, half a surrogate pair, `NaN`, and nesting deeper than
+any real request are refused with 400. What does not: the size limit (the application's
+`max_body_size`) and the fields (each endpoint's model).
 """
 
 from __future__ import annotations
@@ -41,7 +41,18 @@ def parse_json(body: bytes) -> Any:
         raise _refused("the body holds a number of too many digits") from None
     if _deeper(value, MAX_DEPTH):
         raise _refused(f"the body is nested deeper than {MAX_DEPTH} levels")
+    if "\\u" in text:
+        _check_surrogates(value)
     return value
+
+
+def _check_surrogates(value: Any) -> None:
+    """Refuse text that no encoding can write: an escape may name half of a surrogate pair."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):04x}"
+        raise _refused(f"the body holds {half}, which is half of a surrogate pair") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

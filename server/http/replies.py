@@ -110,17 +110,36 @@ async def _invalid(_: Request, error: Exception) -> Response:
 
 
 def _validation_reply(problems: Sequence[Any]) -> Response:
-    """400 for the first problem; the message says how many more there are.
+    """400 for one of the problems; the message says in how many more fields there are others.
 
     The values at fault are not repeated: they may be prompts or secrets.
     """
-    first = problems[0]
-    # The first item of a location is "body", "query", "path" or "header".
-    place = [str(part) for part in first["loc"][1:] if not str(part).startswith("function-")]
-    param = first.get("ctx", {}).get("param") or ".".join(place) or None
-    message = f"{'.'.join(place)}: {first['msg']}" if place else str(first["msg"])
-    if len(problems) > 1:
-        message += f" (and {len(problems) - 1} more)"
-    code = "invalid_json" if first["type"] == "json_invalid" else str(first["type"])
-    refused = RequestError(400, message, code=code, param=param)
+    field = problems[0]["loc"][:2]
+    # A value that is none of several kinds has a problem for each; the deepest knows most.
+    of_field = [one for one in problems if one["loc"][:2] == field]
+    worst = max(of_field, key=lambda one: len(one["loc"]))
+    place = _place(worst["loc"])
+    param = worst.get("ctx", {}).get("param") or place or None
+    said = str(worst["msg"]).removeprefix("Value error, ")
+    message = f"{place}: {said}" if place else said
+    others = len({one["loc"][:2] for one in problems}) - 1
+    if others:
+        message += f" (and {others} more)"
+    code = "invalid_json" if worst["type"] == "json_invalid" else str(worst["type"])
+    no_object = worst["loc"] == ("body",) and code in {"missing", "model_attributes_type"}
+    hint = "send a JSON object, with content-type: application/json" if no_object else None
+    refused = RequestError(400, message, code=code, param=param, hint=hint)
     return json_reply(400, {"error": refused.body})
+
+
+def _place(loc: Sequence[str | int]) -> str:
+    """The field in words. The first item of a location is "body", "query", "path" or "header"; the
+    kinds of a value that may be of several are no fields."""
+    kept = [str(part) for part in loc[1:2]]
+    for part in map(str, loc[2:]):
+        kind = part in {"str", "list", "dict"} or part[:1].isupper() or "[" in part
+        kind = kind or part.startswith(("function-", "constrained-"))
+        # Of a part that its tag chose, the tag and the field have one name.
+        if not kind and kept[-1:] != [part]:
+            kept.append(part)
+    return ".".join(kept)

@@ -129,19 +129,23 @@ class _Wire:
             if self._closed:
                 return
             self._sending_since = time.monotonic()
-            if not self._started:
-                self._started = True
-                start = {"type": "http.response.start", "status": 200, "headers": self._headers}
-                await self._send(start)
+            await self._start()
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
             self._sending_since = None
             self._latest = time.monotonic()
 
     async def end(self) -> None:
-        """The last that is sent."""
+        """The last that is sent; of a source without events, all."""
         async with self._lock:
             self._closed = True
+            await self._start()
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            start = {"type": "http.response.start", "status": 200, "headers": self._headers}
+            await self._send(start)
 
     def close_unstarted(self) -> bool:
         """Whether another reply can be made, since nothing of this one was sent; then nothing

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
 
 from phloem.server.openai.fields import Count, Flag, GenerateFields, Unsupported, wrong
 
@@ -31,7 +31,15 @@ class TextPart(BaseModel):
     text: str
 
 
-Content = str | list[TextPart]
+def _only_text(value: Any) -> Any:
+    for part in value if isinstance(value, list) else ():
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and kind != "text":
+            raise ValueError(f"parts of type {kind[:40]!r} are not supported; send text parts")
+    return value
+
+
+Content = Annotated[str | list[TextPart], BeforeValidator(_only_text)]
 
 
 class SystemMessage(BaseModel):
@@ -174,6 +182,9 @@ class ChatRequest(GenerateFields):
             raise wrong("top_logprobs", "top_logprobs is only allowed with logprobs: true")
         if self.tool_choice not in (None, "none") and not self.tools:
             raise wrong("tool_choice", "tool_choice is only allowed with tools")
+        names = [tool.function.name for tool in self.tools or ()]
+        if double := next((name for name in names if names.count(name) > 1), None):
+            raise wrong("tools", f"two tools have the name {double}")
         if self.regex is not None and self.response_format not in (None, TextFormat(type="text")):
             raise wrong("regex", "regex and response_format exclude each other")
         if self.tools and self.tool_choice != "none" and self.regex is not None:

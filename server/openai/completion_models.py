@@ -8,28 +8,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, Strict, model_validator
+from pydantic import BaseModel, Field, Strict, model_validator
 
-from phloem.programs.protocol import TokenLogprob
+from phloem.programs.protocol import Text, TokenLogprob
+from phloem.server.generation.job import Prompt, Tokens
 from phloem.server.openai.common_reply import UsageReply
-from phloem.server.openai.fields import Count, GenerateFields, Unsupported, wrong
+from phloem.server.openai.fields import Count, GenerateFields, TokenId, Unsupported, wrong
 
 __all__ = ["CompletionChoice", "CompletionReply", "CompletionRequest", "completion_logprobs"]
 
 
-def _no_token_ids(value: Any) -> Any:
-    first = value[0] if isinstance(value, list) and value else None
-    if isinstance(first, int | list):
-        raise ValueError("prompts of token ids are not supported; send the text")
-    return value
+Ids = Annotated[list[TokenId], Field(min_length=1)]
 
 
 class CompletionRequest(GenerateFields):
-    """The body. Prompts are texts; prompts of token ids are refused."""
+    """The body. A prompt is a text or the ids of its tokens; there may be several."""
 
-    prompt: Annotated[
-        str | Annotated[list[str], Field(min_length=1)], BeforeValidator(_no_token_ids)
-    ]
+    prompt: (
+        str
+        | Annotated[list[str], Field(min_length=1)]
+        | Ids
+        | Annotated[list[Ids], Field(min_length=1)]
+    )
     logprobs: Annotated[int, Strict(), Field(ge=0, le=20)] | None = None
     best_of: Count | None = None
     echo: Unsupported = None
@@ -42,9 +42,12 @@ class CompletionRequest(GenerateFields):
         return self
 
     @property
-    def prompts(self) -> list[str]:
+    def prompts(self) -> list[Prompt]:
         """The prompts, one or more."""
-        return [self.prompt] if isinstance(self.prompt, str) else self.prompt
+        given: list[Any] = [self.prompt] if isinstance(self.prompt, str) else list(self.prompt)
+        if isinstance(given[0], int):
+            given = [given]
+        return [(Text(one),) if isinstance(one, str) else Tokens(tuple(one)) for one in given]
 
 
 class CompletionLogprobs(BaseModel):

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from phloem.errors import ConfigError, ConstraintError
-from phloem.programs.protocol import StepResult, Text
+from phloem.programs.protocol import StepResult
 from phloem.server.generation.job import Job
 from phloem.server.generation.run import collect, generate
 from phloem.server.http.body import StrictRoute
@@ -79,7 +79,7 @@ def _job(state: ServerState, request: Request, body: CompletionRequest) -> Job:
             error.details["param"] = "regex"
             raise
     return Job(
-        prompts=tuple((Text(prompt),) for prompt in body.prompts),
+        prompts=tuple(body.prompts),
         params=sampling(body, body.logprobs),
         max_tokens=body.max_tokens or 16,
         n=n,

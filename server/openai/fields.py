@@ -25,6 +25,7 @@ __all__ = [
     "Number",
     "StreamOptions",
     "TokenId",
+    "Unsupported",
     "sampling",
     "wrong",
 ]
@@ -57,7 +58,7 @@ def _stops(value: str | list[str] | None) -> str | list[str] | None:
 
 def _nothing(value: Any) -> Any:
     if value:
-        raise ValueError("this field is not supported")
+        raise ValueError("this field is not supported; leave it out")
     return value
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import AsyncGenerator
 
 from phloem.server.error_map import error_object
@@ -25,12 +26,15 @@ from phloem.server.programs.manager import RunManager
 __all__ = ["event_stream", "first_event"]
 
 
-def first_event(last_event_id: str | None, attempt: int) -> int:
-    """The number of the event to begin with."""
-    seen, _, number = (last_event_id or "").partition("-")
-    if not (seen.isdecimal() and number.isdecimal()) or int(seen) != attempt:
+_ID = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+
+
+def first_event(last_event_id: str | None, live: LiveRun) -> int:
+    """The number of the event to begin with: the first, for an id that this attempt never gave."""
+    found = _ID.fullmatch(last_event_id or "")
+    if found is None or int(found[1]) != live.row.attempt or int(found[2]) >= len(live.events):
         return 0
-    return int(number) + 1
+    return int(found[2]) + 1
 
 
 def event_stream(live: LiveRun, manager: RunManager, start: int, *, owned: bool) -> EventStream:

@@ -127,6 +127,16 @@ class RunManager:
         registered = self.catalog.get(row.program)
         return self._launch(row, registered, self._prepare(registered, row, record))
 
+    async def told(self, row: RunRow) -> LiveRun:
+        """The run with its events: as it goes on, or as they were kept."""
+        live = self.live.get(row.id)
+        if live is None:
+            live = LiveRun(row)
+            kept = await asyncio.to_thread(self.runs.events, row.id)
+            live.events = [(name, data) for name, data in kept or ()]
+            live.close()
+        return live
+
     def differences(self, row: RunRow) -> list[str]:
         """Why a run can't go on with what is loaded now; empty if it can."""
         if row.program not in self.catalog:

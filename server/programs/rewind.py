@@ -72,8 +72,11 @@ def _address(record: Record, asked: RewindRequest) -> Address:
     if len(found) == 1:
         return found[0]
     places = ", ".join(f"path {path!r} seq {seq}" for path, seq in found)
-    problem = f"was passed {len(found)} times: {places}" if found else "has no recorded step"
-    raise _refused(f"the node {problem}", "node")
+    if found:
+        raise _refused(f"the node was passed {len(found)} times: {places}", "node")
+    known = dict.fromkeys(e.node for entries in record.entries.values() for e in entries if e.node)
+    listed = ", ".join(known) or "none"
+    raise _refused(f"the node has no recorded step; these have: {listed}", "node")
 
 
 def _value(entry: Entry, value: Any) -> Any:

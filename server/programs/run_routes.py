@@ -19,7 +19,6 @@ from phloem.server.http.replies import ERRORS, RequestError, json_reply
 from phloem.server.journal.recording import StoredEffect, read_effects
 from phloem.server.programs.dependencies import Manager, ThisRun, caller_of
 from phloem.server.programs.events import event_stream, first_event
-from phloem.server.programs.live import LiveRun
 from phloem.server.programs.models import (
     ResumeRequest,
     RewindRequest,
@@ -79,13 +78,8 @@ def _step(effect: StoredEffect) -> StepReply:
 )
 async def get_events(row: ThisRun, manager: Manager, last_event_id: LastEventId = None) -> Response:
     """A run's events, those to come included; `Last-Event-ID` continues a broken stream."""
-    live = manager.live.get(row.id)
-    if live is None:
-        kept = await asyncio.to_thread(manager.runs.events, row.id)
-        live = LiveRun(row)
-        live.events = [(name, data) for name, data in kept or ()]
-        live.close()
-    return event_stream(live, manager, first_event(last_event_id, row.attempt), owned=False)
+    live = await manager.told(row)
+    return event_stream(live, manager, first_event(last_event_id, live), owned=False)
 
 
 @router.post("/v1/runs/{run_id}/cancel")
@@ -100,7 +94,13 @@ async def cancel_run(row: ThisRun, manager: Manager) -> RunReply:
 async def resume_run(body: ResumeRequest, row: ThisRun, manager: Manager) -> Response:
     """Go on with a run that was interrupted or failed, from its last recorded effect."""
     if row.id in manager.live or row.status in {"succeeded", "stale"}:
-        raise RequestError(409, f"the run is {row.status}", code="not_resumable")
+        raise RequestError(
+            409,
+            f"the run is {row.status}",
+            code="not_resumable",
+            hint="runs that failed, were cancelled or were interrupted go on; "
+            "rewind repeats one from a step",
+        )
     row.background = True
     live = await manager.resume(row, repeat_unfinished=body.repeat_unfinished)
     return json_reply(202, live.row.reply().model_dump(), {"x-run-id": row.id})

@@ -124,10 +124,13 @@ async def _again(
             "this Idempotency-Key was used for another request",
             code="idempotency_conflict",
             param="Idempotency-Key",
+            hint="send a new key with another request",
         )
     live = manager.live.get(known.id)
     if live is not None:
         return await answer(live, request, manager, stream=body.stream, background=body.background)
+    if body.stream:
+        return event_stream(await manager.told(known), manager, 0, owned=False)
     headers = {"x-run-id": known.id}
     if known.error is not None and not body.background:
         return json_reply(422, {"error": known.error}, headers)

@@ -233,7 +233,9 @@ def test_concurrency_per_key(start: Start, tmp_path: Path) -> None:
         with server.client.stream(
             "POST", "/v1/chat/completions", json=body, headers=ann
         ) as streaming:
-            next(streaming.iter_lines())
+            # Kept: an iterator that is given up closes its stream.
+            lines = streaming.iter_lines()
+            next(lines)
             refused = chat(ann)
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
             assert refused.json()["error"]["code"] == "too_many_at_once"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from phloem.programs.protocol import StepResult, TokenEvent, Usage
+from phloem.runtime.model.tiny import tiny_tokenizer
 from phloem.server.generation.job import coalesced
 from phloem.server.openai.chat_reply import ChatChunk, ChunkChoice, ChunkWriter, Delta
 from tests.server.harness import Running, chunks
@@ -194,3 +195,24 @@ def test_tokens_that_wait_are_sent_as_one() -> None:
     items = [(0, a), (0, b), (1, c), (0, result), (1, result)]
     both = TokenEvent("ab", (97, 98))
     assert coalesced(items) == [(0, both), (1, c), (0, result), (1, result)]
+
+
+def test_prompts_may_be_token_ids(server: Running) -> None:
+    """A prompt of ids gives what its text gives, alone and among several; wrong ids are a 400."""
+    text = "Name a colour."
+    ids = tiny_tokenizer().encode(text)
+
+    def complete(prompt: Any) -> Any:
+        body = {"model": server.model, "prompt": prompt, "max_tokens": 6, "temperature": 0}
+        return server.client.post("/v1/completions", json=body)
+
+    whole = complete(text).json()
+    alone = complete(ids).json()
+    assert alone["choices"] == whole["choices"]
+    assert alone["usage"]["prompt_tokens"] == len(ids) == whole["usage"]["prompt_tokens"]
+    several = complete([ids, ids]).json()["choices"]
+    assert [one["text"] for one in several] == [whole["choices"][0]["text"]] * 2
+    for wrong in ([10**6], [-1], [True], [[]], [1, "a"]):
+        reply = complete(wrong)
+        assert reply.status_code == 400
+        assert reply.json()["error"]["message"]

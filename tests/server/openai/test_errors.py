@@ -58,6 +58,8 @@ def test_the_field_at_fault_is_named(server: Running, body: dict[str, Any], para
         (b"[" * 200_000, "nested"),
         (b'{"model": NaN}', "NaN"),
         (b'{"model": ' + b"1" * 10_000 + b"}", "digits"),
+        (b'{"model": "\\ud800"}', "half of a surrogate pair"),
+        (b'{"\\uDfFf": 1}', "half of a surrogate pair"),
     ],
 )
 def test_bodies_that_are_not_strict_json_are_refused(
@@ -77,6 +79,39 @@ def test_other_content_types_are_refused(server: Running, content_type: str) -> 
         "/v1/chat/completions", content=b"{}", headers={"content-type": content_type}
     )
     assert reply.status_code == 400
+    assert "content-type: application/json" in reply.json()["error"]["hint"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        ({"messages": [{"role": "user", "content": None}]}, "messages.0.user.content", "string"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages.0.user.content",
+            "parts of type 'image_url' are not supported; send text parts",
+        ),
+        ({"tool_choice": "always"}, "tool_choice", "'none', 'auto' or 'required'"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function", "required"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "required"),
+        ({"logit_bias": {"1": 5}}, "logit_bias", "leave it out"),
+        ({"stop": list("abcde"), "seed": "x"}, "stop", "4 stop texts are allowed (and 1 more)"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f"}}] * 2},
+            "tools",
+            "two tools have the name f",
+        ),
+    ],
+)
+def test_a_refusal_says_what_was_wanted(
+    server: Running, body: dict[str, Any], param: str, says: str
+) -> None:
+    """Of a value that may be of several kinds, the problem of the nearest kind is told, by the
+    field's own name."""
+    error = server.chat(**body).json()["error"]
+    assert error["param"] == param
+    assert says in error["message"]
+    assert "Value error" not in error["message"]
 
 
 def test_unknown_paths_and_methods_have_the_same_shape(server: Running) -> None:
@@ -172,13 +207,3 @@ def test_a_deadline_that_passes_is_a_504(
         assert reply.status_code == 504
         assert reply.json()["error"]["type"] == "timeout_error"
         assert server.metric("phloem_requests_finished_total", kind="chat", reason="timeout") == 1
-
-
-@pytest.mark.parametrize("prompt", [[1, 2, 3], [[1, 2], [3]]])
-def test_prompts_of_token_ids_are_refused(server: Running, prompt: Any) -> None:
-    """The message says that text is wanted, and names the field."""
-    reply = server.client.post("/v1/completions", json={"model": server.model, "prompt": prompt})
-    assert reply.status_code == 400
-    error = reply.json()["error"]
-    assert error["param"].startswith("prompt")
-    assert "token ids are not supported" in error["message"]

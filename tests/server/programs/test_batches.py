@@ -61,6 +61,7 @@ def test_lines_come_back_in_order_each_with_its_own_outcome(server: Running) -> 
     [
         ([{"key": "a"}, {"nope": 1}], "line 2: args"),
         ([{"key": "a"}, "not json\n"], "line 2: the body is not JSON"),
+        (['{"key": "\\ud800"}\n'], "line 1: the body holds \\ud800"),
         (["[1]\n"], "line 1: it is not a JSON object"),
         ([], "1 to 10000 lines"),
     ],

@@ -173,6 +173,18 @@ def test_a_broken_stream_goes_on_where_it_was(server: Running) -> None:
     assert whole == seen
 
 
+def test_odd_ids_of_events_begin_anew(server: Running) -> None:
+    """The last id gives an empty stream; an id that was never given begins at the first event."""
+    url = f"/v1/runs/{server.run('story', args={'topic': 'sea'}).json()['id']}/events"
+    whole = events(server.client.get(url).text)
+    ended = server.client.get(url, headers={"last-event-id": str(whole[-1][0])})
+    assert (ended.status_code, ended.text) == (200, "")
+    assert ended.headers["content-type"].startswith("text/event-stream")
+    for odd in (f"1-{len(whole)}", "1-" + "9" * 5000, "2-0", "1-", "-1", "x", "\xb2-\xb3"):
+        reply = server.client.get(url, headers={"last-event-id": odd.encode("latin-1")})
+        assert events(reply.text) == whole, odd
+
+
 def test_background_runs_are_acknowledged_and_finish(server: Running) -> None:
     """background=true is a 202 with the run's place; the run finishes by itself."""
     reply = server.run("story", args={"topic": "sea"}, background=True, seed=3)
@@ -246,6 +258,18 @@ def test_an_idempotency_key_starts_one_run(server: Running) -> None:
     assert first == again
     other = server.client.post(url, json={"args": {"topic": "x"}}, headers=headers)
     assert other.status_code == 409
+    assert "new key" in other.json()["error"]["hint"]
+
+
+def test_a_key_repeats_a_stream_too(server: Running) -> None:
+    """Who asks for a stream again after its run is over gets the same events."""
+    headers = {"idempotency-key": "k3"}
+    body = {"args": {"topic": "sea"}, "stream": True}
+    first, again = (
+        server.client.post("/v1/programs/story/runs", json=body, headers=headers) for _ in range(2)
+    )
+    assert events(first.text) == events(again.text)
+    assert events(again.text)[-1][1] == "done"
 
 
 def test_requests_of_one_key_that_come_at_once_start_one_run(server: Running) -> None:

@@ -215,3 +215,37 @@ def test_a_lark_grammar_is_taken_as_ebnf(server: Running) -> None:
     assert set(text.json()["text"]) <= set("abcd")
     both = generate(server, "x", sampling_params={"ebnf": grammar, "regex": "a"})
     assert both.status_code == 400
+
+
+def test_fields_that_ask_for_nothing_are_taken(server: Running) -> None:
+    """What SGLang's clients send by default, and lists that say the same of every prompt, work."""
+    nothing = {"image_data": None, "lora_path": None, "return_hidden_states": False}
+    nothing |= {"sampling_params": None, "log_metrics": True}
+    assert server.client.post("/generate", json={"text": "x", **nothing}).status_code == 200
+    params = [{"max_new_tokens": 2, "temperature": 0}] * 2
+    body = {"text": ["x", "y"], "sampling_params": params, "return_logprob": [True, True]}
+    both = server.client.post("/generate", json=body)
+    assert [len(one["meta_info"]["output_token_logprobs"]) for one in both.json()] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        ({"sampling_params": [{"n": 1}, {"n": 2}]}, "sampling_params", "a request for each"),
+        ({"return_logprob": [True, False]}, "return_logprob", "a request for each"),
+        (
+            {"return_logprob": True, "logprob_start_len": 0},
+            "logprob_start_len",
+            "max_new_tokens: 0",
+        ),
+        ({"image_data": "x"}, "image_data", "leave it out"),
+    ],
+)
+def test_what_can_not_be_honoured_is_refused(
+    server: Running, body: dict[str, Any], param: str, says: str
+) -> None:
+    """Nothing that asks for something is passed over in silence."""
+    reply = server.client.post("/generate", json={"text": ["x", "y"], **body})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == param
+    assert says in reply.json()["error"]["message"]
