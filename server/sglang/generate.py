@@ -51,7 +51,7 @@ async def generate_endpoint(body: GenerateRequest, request: Request, state: Stat
     try:
         replies = await while_connected(request, work)
     except Aborted as error:
-        count = len(body.prompts) * body.sampling_params.n
+        count = len(body.prompts) * body.sampling.n
         replies = [_aborted(error) for _ in range(count)]
     for reply, rid in zip(replies, body.rids, strict=False):
         reply.meta_info.id = rid
@@ -82,7 +82,7 @@ def _namespace(state: ServerState, request: Request, body: GenerateRequest) -> s
 
 
 def _job(state: ServerState, request: Request, body: GenerateRequest) -> Job:
-    params = body.sampling_params
+    params = body.sampling
     prompts = tuple(body.prompts)
     if params.n * len(prompts) > state.settings.max_n:
         raise ConfigError(

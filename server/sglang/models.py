@@ -8,20 +8,32 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, model_validator
 
 from phloem.errors import ConfigError, ConstraintError
 from phloem.grammar.spec import Analyser, Constraint
 from phloem.programs.protocol import SamplingParams, Text
 from phloem.server.generation.job import Prompt, Tokens
 from phloem.server.openai.common_reply import new_id
-from phloem.server.openai.fields import Count, Flag, Number, TokenId, wrong
+from phloem.server.openai.fields import Count, Flag, Number, TokenId, Unsupported, wrong
 
 __all__ = ["FinishReason", "GenerateReply", "GenerateRequest", "MetaInfo", "Sampling"]
 
 Texts = list[Annotated[str, Field(min_length=1)]]
 Ids = Annotated[list[TokenId], Field(min_length=1)]
 Start = Annotated[int, Strict(), Field(ge=-1, le=2**31 - 1)]
+
+
+def _uniform(value: Any) -> Any:
+    """One value for all prompts, or an equal one for each."""
+    if not isinstance(value, list) or not value:
+        return value
+    if any(item != value[0] for item in value):
+        raise ValueError("it differs between the prompts; send a request for each")
+    return value[0]
+
+
+Uniform = BeforeValidator(_uniform)
 
 
 class Sampling(BaseModel):
@@ -50,6 +62,11 @@ class Sampling(BaseModel):
     """A Lark grammar, as SGLang takes it with its llguidance backend."""
     skip_special_tokens: Flag = True
     spaces_between_special_tokens: Flag = True
+    no_stop_trim: Unsupported = None
+    stream_interval: Unsupported = None
+    logit_bias: Unsupported = None
+    structural_tag: Unsupported = None
+    custom_params: Unsupported = None
 
     @model_validator(mode="after")
     def _one_constraint(self) -> Self:
@@ -103,24 +120,46 @@ class GenerateRequest(BaseModel):
 
     text: Annotated[str, Field(min_length=1)] | Annotated[Texts, Field(min_length=1)] | None = None
     input_ids: Ids | Annotated[list[Ids], Field(min_length=1)] | None = None
-    sampling_params: Sampling = Sampling()
-    return_logprob: Flag = False
+    sampling_params: Annotated[Sampling | None, Uniform] = None
+    return_logprob: Annotated[Flag, Uniform] = False
     logprob_start_len: Start | list[Start] | None = None
     token_ids_logprob: Ids | Annotated[list[Ids], Field(min_length=1)] | None = None
     """Tokens whose log-probabilities are asked for; here after the prompt only."""
-    top_logprobs_num: Annotated[int, Strict(), Field(ge=0, le=20)] = 0
+    top_logprobs_num: Annotated[int, Strict(), Field(ge=0, le=20), Uniform] = 0
     return_text_in_logprobs: Flag = False
     stream: Flag = False
     rid: str | list[str] | None = None
     extra_key: str | list[str] | None = None
     cache_salt: str | list[str] | None = None
     priority: Annotated[int, Strict(), Field(ge=-(2**31), le=2**31 - 1)] | None = None
+    log_metrics: Flag | None = None
+    input_embeds: Unsupported = None
+    image_data: Unsupported = None
+    video_data: Unsupported = None
+    audio_data: Unsupported = None
+    lora_path: Unsupported = None
+    session_params: Unsupported = None
+    custom_logit_processor: Unsupported = None
+    return_hidden_states: Unsupported = None
 
     @model_validator(mode="after")
-    def _one_prompt(self) -> Self:
+    def _fields_fit_together(self) -> Self:
         if (self.text is None) == (self.input_ids is None):
             raise wrong("text", "give either text or input_ids")
+        starts = self.logprob_start_len
+        asked = [at for at in (starts if isinstance(starts, list) else [starts]) if at is not None]
+        if self.return_logprob and set(asked) - {-1} and not self.scores_only:
+            raise wrong(
+                "logprob_start_len",
+                "log-probabilities of the prompt come without output only: send max_new_tokens: 0, "
+                "and another request for the output",
+            )
         return self
+
+    @property
+    def sampling(self) -> Sampling:
+        """The sampling parameters."""
+        return self.sampling_params or Sampling()
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -144,7 +183,7 @@ class GenerateRequest(BaseModel):
     def single(self) -> bool:
         """Whether the reply is one object and no list."""
         alone = isinstance(self.text, str) or bool(self.rows and self.rows[0] is self.input_ids)
-        return alone and self.sampling_params.n == 1
+        return alone and self.sampling.n == 1
 
     @property
     def starts(self) -> list[int]:
@@ -187,7 +226,7 @@ class GenerateRequest(BaseModel):
     @property
     def scores_only(self) -> bool:
         """Whether nothing is to be generated: SGLang's frontend scores choices so."""
-        return self.sampling_params.max_new_tokens == 0
+        return self.sampling.max_new_tokens == 0
 
 
 def _only(name: str, value: str | list[str] | None) -> str:
