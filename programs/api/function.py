@@ -86,6 +86,11 @@ class Program:
         """The program's own parameters, the state left out."""
         return tuple(p for p in self._signature.parameters if p != self.state_parameter)
 
+    @property
+    def func(self) -> types.FunctionType:
+        """The Python function, under SGLang's name."""
+        return self.function
+
     @functools.cached_property
     def templates(self) -> Templates:
         """The prompt templates of a value-style program."""

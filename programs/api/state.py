@@ -250,14 +250,22 @@ class ProgramState(Handle):
     async def text_async_iter(
         self, var_name: str | None = None, return_meta_data: bool = False
     ) -> AsyncIterator[Any]:
-        """The same on any event loop, which is never blocked; with `return_meta_data` pairs
-        of the text and the step's meta data so far."""
+        """The same on any event loop, which is never blocked. With `return_meta_data` pairs of
+        the text and the step's meta data, which is complete in the pair that ends the step (of a
+        gen with the text "")."""
         async for event in self._branch.run.feed:
             piece = _piece(event, var_name, self._branch.path)
-            if piece:
+            if not return_meta_data:
+                if piece:
+                    yield piece
+            elif piece is not None and (piece or isinstance(event, StepFinished)):
                 name = str(getattr(event, "name", None))
-                yield (piece, self._branch.meta.get(name) or {}) if return_meta_data else piece
+                yield piece, self._branch.meta.get(name) or {}
         self._raise()
+
+    def __repr__(self) -> str:
+        """The text so far."""
+        return f"ProgramState({self._branch.transcript.text()})"
 
 
 State = ProgramState
@@ -270,10 +278,8 @@ def _piece(event: Event, var_name: str | None, path: str) -> str | None:
         return None
     if isinstance(event, Appended):
         return event.text if var_name is None else None
-    wanted = isinstance(event, Token) or (
-        isinstance(event, StepFinished) and event.kind == "select"
-    )
-    if not wanted:
+    if not isinstance(event, Token | StepFinished) or var_name not in {None, event.name}:
         return None
-    assert isinstance(event, Token | StepFinished)
-    return event.text if var_name in {None, event.name} else None
+    if isinstance(event, StepFinished) and event.kind != "select":
+        return "" if event.kind == "gen" else None  # its text came before, as tokens
+    return event.text

@@ -35,6 +35,8 @@ async def ask(
         )
     what = f"the step {effect.name!r}"
     samples = effect.n or branch.run.settings.samples
+    if params.max_tokens == 0 and params.logprobs is not None:
+        return samples * [await limited(_look(session, effect, params), effect.timeout, what)]
     if samples == 1:
         stream = _Stream(branch, effect, params, site)
         work = attempts(lambda: stream.collect(session), effect.retries, stream.may_retry)
@@ -52,6 +54,27 @@ async def ask(
             await unused.close()
         branch.adopt(copies[0])
         branch.key = keys[0]
+
+
+async def _look(session: Session, effect: Generate, params: SamplingParams) -> StepResult:
+    """The next token's log-probabilities, and no text: what `max_tokens=0` means in SGLang for a
+    step that asks for them. The token is generated on a copy of the session, which is dropped."""
+    (copy,) = await session.fork(1)
+    try:
+        params = replace(params, max_tokens=1, min_tokens=0, stream=False)
+        async for item in copy.generate(params, effect.constraint):
+            if isinstance(item, StepResult):
+                return replace(item, text="", tokens=(), finish_reason="length", stop=None)
+    finally:
+        await copy.close()
+    raise _endless(effect)
+
+
+def _endless(effect: Generate) -> StepError:
+    return StepError(
+        f"the engine's stream for step {effect.name!r} ended without a result",
+        hint="the engine breaks its contract: see programs/protocol.py",
+    )
 
 
 class _Stream:
@@ -92,10 +115,7 @@ class _Stream:
             if result is None and self._delivered:
                 self._branch.transcript.add("".join(self._delivered))
         if result is None:
-            raise StepError(
-                f"the engine's stream for step {self._effect.name!r} ended without a result",
-                hint="the engine breaks its contract: see programs/protocol.py",
-            )
+            raise _endless(self._effect)
         if not self._silent:
             self._branch.transcript.add(
                 result.text, content=apart(result.text, self._effect.reasoning)[0]

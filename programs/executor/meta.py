@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phloem.programs.choices import Decision
-from phloem.programs.protocol import ScoreResult, StepResult, Timing, Usage
+from phloem.programs.protocol import ScoredChoice, ScoreResult, StepResult, Timing, Usage
 
 __all__ = ["of_choice", "of_result"]
 
@@ -38,7 +38,8 @@ def of_result(result: StepResult) -> dict[str, Any]:
 def of_choice(
     choices: Sequence[str], index: int, decision: Decision, scored: ScoreResult
 ) -> dict[str, Any]:
-    """Meta data of a choice: the winner, and every choice's score and token log-probabilities."""
+    """Meta data of a choice: the winner, and every choice's score and token log-probabilities, as
+    [logprob, id, text], the text None where the engine does not tell."""
     means = [
         sum(choice.logprobs) / len(choice.logprobs) if choice.logprobs else 0.0
         for choice in scored.choices
@@ -47,15 +48,17 @@ def of_choice(
         "choice": choices[index],
         "scores": list(decision.scores),
         "normalized_prompt_logprobs": means,
-        "input_token_logprobs": [
-            [list(pair) for pair in zip(choice.logprobs, choice.tokens, strict=True)]
-            for choice in scored.choices
-        ],
+        "input_token_logprobs": [_triples(choice) for choice in scored.choices],
         "greedy_prefix": [choice.greedy_prefix for choice in scored.choices],
         "usage": _flat(scored.usage),
         "timing": _flat(scored.timing),
         **decision.extra,
     }
+
+
+def _triples(choice: ScoredChoice) -> list[list[Any]]:
+    texts = choice.pieces or (None,) * len(choice.tokens)
+    return [list(item) for item in zip(choice.logprobs, choice.tokens, texts, strict=True)]
 
 
 def _flat(counts: Usage | Timing) -> dict[str, Any]:

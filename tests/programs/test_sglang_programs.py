@@ -3,6 +3,7 @@ real model."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 
@@ -54,6 +55,20 @@ def tool_use(s, question):
         s += "The math expression is" + sgl.gen("expression", max_tokens=16, stop="\n")
     elif s["tool"] == "search engine":
         s += "The key word to search is" + sgl.gen("word", max_tokens=16, stop="\n")
+
+
+@sgl.function
+def first_tokens(s, question, k):
+    s += sgl.user(question)
+    s += sgl.assistant_begin()
+    look = s.fork(1)[0]
+    paths = s.fork(k)
+    look += sgl.gen("next", max_tokens=0, return_logprob=True, top_logprobs_num=k)
+    tops = look.get_meta_info("next")["output_top_logprobs"][0]
+    for path, (_logprob, _token, text) in zip(paths, tops, strict=True):
+        path += text
+        path += sgl.gen("answer", temperature=0, max_tokens=4, return_logprob=True)
+    return [text for _, _, text in tops], [str(path) for path in paths if path["answer"]]
 
 
 def search(query: str) -> str:
@@ -204,6 +219,34 @@ def test_streaming_with_logprobs() -> None:
     assert "".join(pieces) == state["answer"]
     assert len(meta["output_token_logprobs"]) == meta["completion_tokens"]
     assert all(len(top) == 2 for top in meta["output_top_logprobs"])
+
+
+def test_paths_by_first_token() -> None:
+    """`max_tokens=0` with log-probabilities gives the next token's and appends nothing."""
+    tops, texts = first_tokens.run(question="How many legs have 3 dogs?", k=3).value
+    assert len(set(tops)) == 3
+    assert all(text.startswith("ProgramState(") for text in texts)
+    assert all("assistant\n" + top in text for top, text in zip(tops, texts, strict=True))
+
+
+def test_meta_data_of_choices_and_streams() -> None:
+    """Choices report (logprob, id, text) triples; a streamed step ends with its meta data."""
+    state = tool_use.run(question="What is 5 + 5?")
+    for choice, row in zip(
+        ["calculator", "search engine"],
+        state.get_meta_info("tool")["input_token_logprobs"],
+        strict=True,
+    ):
+        assert "".join(text for _, _, text in row).strip() == choice
+
+    async def read() -> list[tuple[str, dict]]:
+        run = few_shot_qa.run(question="What is the capital of Spain?", stream=True)
+        return [pair async for pair in run.text_async_iter("answer", return_meta_data=True)]
+
+    *_, (text, meta) = asyncio.run(read())
+    assert text == ""
+    assert meta["completion_tokens"] > 0
+    assert few_shot_qa.func.__name__ == "few_shot_qa"
 
 
 def test_constrained_integer() -> None:
