@@ -16,6 +16,7 @@ import argparse
 import collections
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import time
@@ -234,7 +235,7 @@ def texts(schema: Any, value: Any) -> set[str]:
 def run(name: str, prepare: Any, rows: list[Any], compiler: GrammarCompiler) -> dict[str, Any]:
     """One engine over all schemas."""
     counts: collections.Counter[str] = collections.Counter()
-    masks: list[float] = []
+    masks: dict[str, list[float]] = {}
     compiles: list[float] = []
     notes: list[str] = []
     for title, schema, tests in rows:
@@ -248,10 +249,11 @@ def run(name: str, prepare: Any, rows: list[Any], compiler: GrammarCompiler) -> 
             continue
         compiles.append(time.perf_counter() - before)
         counts["compiled"] += 1
+        times = masks.setdefault(title, [])
         wrong = set()
         for test in tests:
             encoded = [list(compiler.tokenizer.ll.tokenize_str(t)) for t in test["texts"]]
-            verdict = any(accepts(start, tokens, masks) for tokens in encoded)
+            verdict = any(accepts(start, tokens, times) for tokens in encoded)
             if verdict is not test["valid"]:
                 wrong.add("accepts invalid" if verdict else "rejects valid")
         counts.update(wrong)
@@ -293,6 +295,7 @@ def main() -> None:
     columns = ["compiled", "fully right", "wrong", "accepts invalid", "rejects valid", "refused"]
     print(f"{len(rows)} schemas, {sum(len(tests) for _, _, tests in rows)} instances")
     print(f"{'':20}" + "".join(f"{c:>17}" for c in columns), " mask µs / compile ms p50/p99/max")
+    done: list[dict[str, Any]] = []
     for name in options.engines:
         try:
             prepare = engines[name]()
@@ -301,9 +304,16 @@ def main() -> None:
             continue
         row = run(name, prepare, rows, compiler)
         cells = "".join(f"{row['counts'][column]:>17}" for column in columns)
-        print(f"{name:20}{cells}  {spread(row['masks'], 1e6)}  |  {spread(row['compiles'], 1e3)}")
+        masks = spread(list(itertools.chain(*row["masks"].values())), 1e6)
+        print(f"{name:20}{cells}  {masks}  |  {spread(row['compiles'], 1e3)}")
         if options.notes:
             print("\n".join(row["notes"]))
+        done.append(row)
+    shared = set.intersection(*(set(row["masks"]) for row in done))
+    print(f"masks of the {len(shared)} schemas that all engines took:")
+    for row in done:
+        times = itertools.chain(*(row["masks"][title] for title in shared))
+        print(f"{row['engine']:20} {spread(list(times), 1e6)}")
 
 
 if __name__ == "__main__":

@@ -66,8 +66,16 @@ class CheckedMatcher:
         if self._lead is not None:
             return True
         words = np.asarray(out).view(np.uint32)
-        for token in self._risky(words):
-            if not self._passes([token]):
+        decode = self._tokenizer.ll.decode_bytes
+        tried = [(bytes(decode([token])), token) for token in self._risky(words)]
+        passed: list[bytes] = []
+        # Where the text can go on after a longer token it can after that one's beginnings too.
+        for data, token in sorted(tried, key=lambda pair: -len(pair[0])):
+            if any(longer.startswith(data) for longer in passed):
+                continue
+            if token in self._tokenizer.eos_ids or self._goes_on(data):
+                passed.append(data)
+            else:
                 words[token >> 5] &= ~np.uint32(1 << (token & 31))
         if not words.any():
             raise ConstraintError(
@@ -85,9 +93,18 @@ class CheckedMatcher:
             for rest in self._tracker.repetitions():
                 for token in self._tokenizer.beginning(rest):
                     risky[token >> 5] |= np.uint32(1 << (token & 31))
-        return np.flatnonzero(
-            np.unpackbits((risky & words).view(np.uint8), bitorder="little")
-        ).tolist()
+        risky &= words
+        few = np.flatnonzero(risky)
+        bits = np.unpackbits(risky[few].view(np.uint8), bitorder="little")
+        at = np.flatnonzero(bits)
+        return ((few[at >> 5] << 5) + (at & 31)).tolist()
+
+    def _goes_on(self, data: bytes) -> bool:
+        """Whether more JSON repeats nothing, and the text could go on after it."""
+        tracker = self._tracker.copy()
+        if not tracker.feed(data):
+            return False
+        return self._foresight is None or self._foresight.can_go_on(tracker, data)
 
     def accept(self, token: int) -> None:
         """See `spec.Matcher`."""

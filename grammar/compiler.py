@@ -177,6 +177,9 @@ class GrammarCompiler:
                     ConstraintError(f"the constraint is too complex to compile: {error}")
                 )
                 self._account(key, future, len(key.source))
+            except Exception as error:  # noqa: BLE001 - whoever asked gets it; the thread goes on
+                future.set_exception(error)
+                self._account(key, future, len(key.source))
             else:
                 future.set_result(made)
                 self._account(key, future, made.cost)

@@ -48,6 +48,8 @@ class Foresight:
     def can_go_on(self, tracker: Tracker, data: bytes) -> bool:
         """Whether some whole text begins with the text so far and `data`, which `tracker` has
         read already. Changes nothing."""
+        if not tracker.may_be_stuck():
+            return True
         taken = self._matcher.try_consume_tokens(list(data))
         self._states = _STATES
         found = taken < len(data) or self._search(tracker)
@@ -56,7 +58,7 @@ class Foresight:
 
     def _search(self, tracker: Tracker) -> bool:
         self._states -= 1
-        if self._states < 0 or not tracker.repetitions() or self._matcher.is_accepting():
+        if self._states < 0 or not tracker.may_be_stuck() or self._matcher.is_accepting():
             return True
         mask = self._matcher.compute_bitmask()
         allowed = [byte for byte in range(256) if mask[byte >> 3] >> (byte & 7) & 1]
@@ -66,7 +68,7 @@ class Foresight:
             twin = tracker.copy()
             if not twin.feed(bytes((byte,))):
                 continue
-            if not twin.repetitions():
+            if not twin.may_be_stuck():
                 return True
             later.append((byte, twin))
         return any(self._passes(byte, twin) for byte, twin in later)

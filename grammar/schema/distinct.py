@@ -16,7 +16,7 @@ import json
 from typing import NamedTuple
 
 from phloem.grammar.schema.flat import State
-from phloem.grammar.schema.model import Arrays, Kind, Literals, Model, Objects
+from phloem.grammar.schema.model import Arrays, Kind, Literals, Model, Objects, Strings
 from phloem.grammar.schema.values import key_of
 
 __all__ = ["ENDERS", "Tracker", "finite_items", "needs_tracking"]
@@ -26,6 +26,8 @@ _SPACE = b" \t\n\r"
 _QUOTE, _COMMA, _BRACKETS, _ANY_END = b'"', b",", b"]}", b'",]}' + _SPACE
 ENDERS = (_QUOTE, _COMMA, _BRACKETS, _ANY_END)
 """What `Tracker.enders` may name."""
+_FRESH = frozenset(("value", "after"))
+_IN_STRING = frozenset(("string", "string escape", "key", "key escape"))
 
 
 def finite_items(model: Model, kind: Arrays) -> list[str] | None:
@@ -52,13 +54,33 @@ def _is_tracked(model: Model, kind: Kind) -> bool:
     return isinstance(kind, Objects) and bool(kind.others) and kind.min_members > 1
 
 
+def _endless(model: Model, state: State, open_: frozenset[State] = frozenset()) -> bool:
+    """Whether a state surely has values without end; False where that takes more to find out."""
+    if state in open_:
+        return False
+    inner = open_ | {state}
+    for kind in model.kinds[state]:
+        match kind:
+            case Strings(_, None, ()):
+                return True
+            case Arrays(_, rest, _, None, False) if rest is not None:
+                return True
+            case Objects(members, others, _, None):
+                states = (part.state for part in (*members, *others))
+                if any(_endless(model, part, inner) for part in states):
+                    return True
+    return False
+
+
 class Frame(NamedTuple):
     """One open container. `start` is the offset of the current item; `seen` holds the keys of
-    those before it (or the names before), `texts` how they were written."""
+    those before it (or the names before), `texts` how they were written. `endless`: there is
+    always another item."""
 
     is_array: bool
     states: frozenset[State]
     distinct: bool
+    endless: bool = False
     seen: frozenset[str] = frozenset()
     texts: tuple[bytes, ...] = ()
     place: int = 0
@@ -69,10 +91,11 @@ class Frame(NamedTuple):
 class Tracker:
     """Reads a JSON text and finds repetitions. `copy` is cheap: trials run on copies."""
 
-    __slots__ = ("_mode", "_model", "_stack", "_start", "_text")
+    __slots__ = ("_endless", "_mode", "_model", "_stack", "_start", "_text")
 
     def __init__(self, model: Model) -> None:
         self._model = model
+        self._endless = frozenset(state for state in model.kinds if _endless(model, state))
         self._text = bytearray()
         self._stack: list[Frame] = []
         self._mode = "value"
@@ -82,6 +105,7 @@ class Tracker:
         """An independent tracker in the same state."""
         twin = Tracker.__new__(Tracker)
         twin._model = self._model
+        twin._endless = self._endless
         twin._text = self._text[:]
         twin._stack = self._stack[:]
         twin._mode = self._mode
@@ -102,7 +126,8 @@ class Tracker:
             return ()
         frame = risky[-1]
         if frame is not self._stack[-1]:
-            return (_BRACKETS,)
+            # A bracket inside of a string closes nothing.
+            return (_QUOTE, _BRACKETS) if self._mode in _IN_STRING else (_BRACKETS,)
         if frame.is_array and self._mode in {"string", "string escape"}:
             # In a tracked grammar every string has one spelling, so its beginning tells. A new
             # string may end, but what comes after its comma may repeat.
@@ -117,13 +142,22 @@ class Tracker:
         Where a new item or name is next, that is every earlier one. Empty if nothing that is
         being written can become a repetition any more.
         """
-        found: list[bytes] = []
-        for frame in self._stack:
-            begun = self._begun(frame) if frame.distinct and frame.seen else None
-            if begun is not None:
-                part = self._text[begun:]
-                found += [text[len(part) :] for text in frame.texts if text.startswith(part)]
-        return found
+        return [rest for frame in self._stack for rest in self._rests(frame)]
+
+    def may_be_stuck(self) -> bool:
+        """Whether it takes a look ahead to know that not every way on is a repetition."""
+        return any(
+            self._rests(frame)
+            for frame in self._stack
+            if not (frame.endless and frame is self._stack[-1] and self._mode in _FRESH)
+        )
+
+    def _rests(self, frame: Frame) -> list[bytes]:
+        begun = self._begun(frame) if frame.distinct and frame.seen else None
+        if begun is None:
+            return []
+        part = self._text[begun:]
+        return [text[len(part) :] for text in frame.texts if text.startswith(part)]
 
     def _begun(self, frame: Frame) -> int | None:
         """Where the item or name of a frame began that is being written; None if none is."""
@@ -140,7 +174,7 @@ class Tracker:
         position = len(self._text)
         self._text.append(byte)
         char = chr(byte)
-        if self._mode in {"string", "key", "string escape", "key escape"}:
+        if self._mode in _IN_STRING:
             return self._in_string(char, position)
         match self._mode:
             case "scalar":
@@ -179,16 +213,22 @@ class Tracker:
         if char in "[{":
             is_array = char == "["
             wanted = Arrays if is_array else Objects
-            distinct = any(
-                isinstance(kind, wanted) and _is_tracked(self._model, kind)
+            kinds = [
+                kind
                 for state in states
                 for kind in self._model.kinds[state]
-            )
-            self._stack.append(Frame(is_array, states, distinct))
+                if isinstance(kind, wanted)
+            ]
+            distinct = any(_is_tracked(self._model, kind) for kind in kinds)
+            endless = is_array and all(map(self._is_endless, kinds))
+            self._stack.append(Frame(is_array, states, distinct, endless))
             self._mode = "value" if is_array else "name"
         else:
             self._mode = "string" if char == '"' else "scalar"
         return True
+
+    def _is_endless(self, kind: Kind) -> bool:
+        return isinstance(kind, Arrays) and not kind.prefix and kind.rest in self._endless
 
     def _states(self) -> frozenset[State]:
         """The states the value that begins here may be in."""

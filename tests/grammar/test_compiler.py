@@ -176,3 +176,16 @@ def test_a_tokenizer_that_is_none_is_refused():
         GrammarCompiler("{}", 10, [1])
     with pytest.raises(ConfigError, match="end-of-sequence"):
         GrammarCompiler("{}", 10, [])
+
+
+def test_what_breaks_a_compile_reaches_who_asked(compiler, monkeypatch):
+    """An unforeseen error is raised at once, and the next compile is served."""
+
+    def broken(constraint):
+        raise KeyError("a fault of ours")
+
+    monkeypatch.setattr("phloem.grammar.compiler.lower", broken)
+    with pytest.raises(KeyError, match="a fault of ours"):
+        compiler.compile(Constraint("regex", "never compiled before: x"))
+    monkeypatch.undo()
+    compiler.compile(Constraint("regex", "never compiled before: y"))
