@@ -97,7 +97,7 @@ class CheckedMatcher:
         few = np.flatnonzero(risky)
         bits = np.unpackbits(risky[few].view(np.uint8), bitorder="little")
         at = np.flatnonzero(bits)
-        return ((few[at >> 5] << 5) + (at & 31)).tolist()
+        return [int(token) for token in (few[at >> 5] << 5) + (at & 31)]
 
     def _goes_on(self, data: bytes) -> bool:
         """Whether more JSON repeats nothing, and the text could go on after it."""

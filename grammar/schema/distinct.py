@@ -66,7 +66,7 @@ def _endless(model: Model, state: State, open_: frozenset[State] = frozenset()) 
             case Arrays(_, rest, _, None, False) if rest is not None:
                 return True
             case Objects(members, others, _, None):
-                states = (part.state for part in (*members, *others))
+                states = [member.state for member in members] + [other.state for other in others]
                 if any(_endless(model, part, inner) for part in states):
                     return True
     return False
