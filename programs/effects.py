@@ -31,6 +31,7 @@ __all__ = [
     "ScopeEnd",
     "Search",
     "to_expression",
+    "well_formed",
 ]
 
 
@@ -204,6 +205,21 @@ class Expression:
     __hash__ = object.__hash__
 
 
+def well_formed(text: str, what: str) -> str:
+    """`text` itself. Raises `CompileError` if it holds half of a surrogate pair: that is no
+    character, and no tokenizer takes it."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CompileError(
+            f"{what} holds {text[error.start]!a}, half of a surrogate pair",
+            hint='clean the text where it comes from: read files with errors="replace", say',
+        ) from error
+    return text
+
+
 def to_expression(value: Any) -> Expression:
     """What `s += value` means: an expression, text, or a list of such.
 
@@ -213,7 +229,7 @@ def to_expression(value: Any) -> Expression:
     if isinstance(value, Expression):
         return value
     if isinstance(value, str):
-        return Expression((AddText(str(value)),) if value else ())
+        return Expression((AddText(well_formed(str(value), "the text")),) if value else ())
     if isinstance(value, Iterable) and not isinstance(value, bytes | Mapping):
         return Expression(tuple(item for part in value for item in to_expression(part).items))
     raise CompileError(

@@ -18,7 +18,7 @@ from phloem.programs import constraints, registry
 from phloem.programs.api import passages as text_of
 from phloem.programs.api import value_style
 from phloem.programs.api.marks import mark, mark_text
-from phloem.programs.effects import AddLater, Choose, Expression, Generate, Search
+from phloem.programs.effects import AddLater, Choose, Expression, Generate, Search, well_formed
 from phloem.programs.executor import hub
 from phloem.programs.executor.deferred import PendingHits
 from phloem.programs.executor.frame import asynchronous, current, value_frame
@@ -208,6 +208,7 @@ def _texts(name: str | None, choices: Sequence[str] | None) -> tuple[str, ...]:
                 f"the choice {name!r} has an empty text, which nothing can be compared with",
                 hint='write a text for it, such as "none"',
             )
+        well_formed(choice, f"the choice {name!r}")
     return tuple(dict.fromkeys(choices))
 
 

@@ -11,7 +11,15 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from phloem.errors import CompileError
-from phloem.programs.effects import AddText, Choose, Effect, Generate, RoleBegin, RoleEnd
+from phloem.programs.effects import (
+    AddText,
+    Choose,
+    Effect,
+    Generate,
+    RoleBegin,
+    RoleEnd,
+    well_formed,
+)
 from phloem.programs.executor import forking, hub
 from phloem.programs.executor.branch import Branch
 from phloem.programs.executor.deferred import Deferred
@@ -42,7 +50,7 @@ def step(
     quoted = isinstance(effect, Generate) and effect.quoted is not None
     _refuse_unused(frame, effect.name, set(variables) - ({"docs"} if quoted else set()))
     shared = {**frame.args, **variables}
-    prompt = frame.templates.render(effect.name, shared)
+    prompt = well_formed(frame.templates.render(effect.name, shared), "the prompt")
     system = frame.templates.render(SYSTEM, shared) if SYSTEM in frame.templates else None
     site = frame.site()
     if not fresh and not frame.parallel:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from phloem.errors import CompileError
+from phloem.programs.effects import well_formed
 from phloem.programs.protocol import SamplingParams
 
 __all__ = ["RUN_OPTIONS", "STEP_OPTIONS", "clean", "merge"]
@@ -52,7 +53,7 @@ def _several(name: str, value: Any) -> tuple[Any, ...]:
     if isinstance(values, Iterable) and not isinstance(values, Mapping):
         found = tuple(values)
         if all(isinstance(item, kind) and item != "" for item in found):
-            return found
+            return tuple(well_formed(i, name) if isinstance(i, str) else i for i in found)
     wanted = "token ids" if kind is int else "texts of one character or more"
     raise _refused(name, value, wanted)
 

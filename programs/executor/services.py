@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from phloem.errors import RetrievalError
-from phloem.programs.effects import CallTool, Search
+from phloem.programs.effects import CallTool, Search, well_formed
 from phloem.programs.events import Retrieved, StepFinished
 from phloem.programs.executor import hub
 from phloem.programs.executor.branch import Branch
@@ -38,6 +38,8 @@ async def search(
     """Retrieve and keep the hits. `early` is the same search, started before its place."""
     run = branch.run
     path = branch.path + effect.slot
+    if isinstance(effect.query, str):  # what else there may be the retriever refuses
+        well_formed(effect.query, "the query")
     request = digest(effect.query, dict(effect.options))
     started = time.monotonic()
     entry = run.record.take(path, "retrieve", effect.name, request)

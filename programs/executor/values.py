@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ _codecs: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "hits": (Hits, Hits.to_json, Hits.from_json),
     "hit": (Hit, Hit.to_json, Hit.from_json),
     "tuple": (tuple, lambda value: [encode(item) for item in value], tuple),
+    "float": (float, repr, float),
     "bytes": (bytes, bytes.hex, bytes.fromhex),
 }
 
@@ -35,9 +37,9 @@ def register_codec(
 def show(value: Any) -> Any:
     """`value` as JSON data for people: what JSON can't say is shown by its `repr`."""
     if value is None or isinstance(value, bool | int | float | str):
-        return value.value if isinstance(value, enum.Enum) else value
+        return _shown(value.value if isinstance(value, enum.Enum) else value)
     if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
+        return show(value.model_dump(mode="json"))
     if isinstance(value, Hits | Hit):
         return value.to_json()
     if isinstance(value, Mapping):
@@ -49,12 +51,23 @@ def show(value: Any) -> Any:
     return repr(value)
 
 
+def _shown(value: Any) -> Any:
+    """A plain value, or what stands for it where JSON has none: infinity, half a surrogate pair."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, str) and not value.isascii():
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value
+
+
 def encode(value: Any) -> Any:
     """`value` as JSON data that `decode` turns back into an equal value.
 
     Raises `JournalError`, naming the type, if neither JSON nor a codec can hold it.
     """
-    if value is None or type(value) in {bool, int, float, str}:
+    if value is None or type(value) in {bool, int, str}:
+        return value
+    if type(value) is float and math.isfinite(value):
         return value
     if type(value) is list:
         return [encode(item) for item in value]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from phloem.errors import (
     RetrievalError,
     where_of,
 )
+from phloem.programs.executor import values
 from phloem.programs.testing import ScriptedBackend
 
 
@@ -379,3 +381,35 @@ def test_bad_regex_says_where() -> None:
     """A pattern that does not parse names the place in it and the line of the step."""
     with pytest.raises(ConstraintError, match="position 1"):
         asks.run(regex="a[", backend=engine())
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda s, half: s.__iadd__(half),
+        lambda s, half: s.__iadd__(ph.select("x", ["a", half])),
+        lambda s, half: s.__iadd__(ph.gen("x", stop=half)),
+        lambda s, half: ph.retrieve("d", half),
+    ],
+)
+def test_half_a_surrogate_pair_is_refused(part: Any) -> None:
+    """Text that no tokenizer takes is refused by name wherever a program puts it."""
+
+    @ph.function
+    def program(s):
+        part(s, "a\ud800")
+
+    class Empty:
+        async def search(self, query):
+            raise AssertionError("asked")
+
+    with pytest.raises(CompileError, match="surrogate pair"):
+        program.run(backend=engine(), retriever=Empty())
+
+
+def test_values_that_json_lacks_are_shown_and_recorded() -> None:
+    """Infinities and half characters are shown as text; a record keeps the number exactly."""
+    shown = values.show({"a": float("nan"), "b": [float("-inf")], "c": "x\ud800é"})
+    assert shown == {"a": "nan", "b": ["-inf"], "c": "x\\ud800é"}
+    kept = json.loads(json.dumps(values.encode([float("inf"), 1.5]), allow_nan=False))
+    assert values.decode(kept) == [float("inf"), 1.5]
