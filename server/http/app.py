@@ -17,6 +17,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from phloem.server.http import bridge, health
+from phloem.server.http.body import BodyLimit
 from phloem.server.http.concurrent import Concurrent
 from phloem.server.http.context import RequestContext
 from phloem.server.http.gatekeeper import OPEN_PATHS, Gatekeeper
@@ -62,7 +63,6 @@ def create_app(state: ServerState, manager: RunManager) -> FastAPI:
         title="phloem",
         version=version("phloem"),
         description="Programs, and OpenAI's API beside them, on one engine.",
-        max_body_size=state.settings.max_body_bytes,
         root_path=state.settings.root_path,
         middleware=_middleware(state),
         lifespan=_lifespan,
@@ -96,6 +96,7 @@ def _middleware(state: ServerState) -> list[Middleware]:
     return [
         *found,
         Middleware(Gatekeeper, keys=state.keys, rate=state.rate, concurrent=concurrent),
+        Middleware(BodyLimit, most=state.settings.max_body_bytes),
     ]
 
 

@@ -1,9 +1,9 @@
-"""Request bodies as strict JSON.
+"""Request bodies: bounded, and strict JSON.
 
 What lives here: the route class whose requests parse JSON without the usual leniency: a key
 twice in one object, bytes that are not UTF-8, half a surrogate pair, `NaN`, and nesting deeper than
-any real request are refused with 400. What does not: the size limit (the application's
-`max_body_size`) and the fields (each endpoint's model).
+any real request are refused with 400; and the middleware that bounds its size. What does not: the
+fields (each endpoint's model).
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from phloem.server.http.replies import RequestError
+from phloem.server.http.replies import RequestError, json_reply
 
-__all__ = ["StrictRoute", "parse_json"]
+__all__ = ["BodyLimit", "StrictRoute", "parse_json"]
 
 MAX_DEPTH = 100
 """Levels of nesting; deeper JSON is an attack on the parsers that come after."""
@@ -86,6 +88,44 @@ def _deeper(value: Any, levels: int) -> bool:
 
 def _refused(message: str, param: str | None = None) -> RequestError:
     return RequestError(400, message, code="invalid_json", param=param)
+
+
+class BodyLimit:
+    """Refuses a body of more than `most` bytes with 413: unread if it says so, else once it is."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app = app
+        self._most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = Headers(scope=scope).get("content-length", "")
+        if announced.isdecimal() and int(announced) > self._most:
+            error = self._too_large()
+            await json_reply(413, {"error": error.body})(scope, receive, send)
+            return
+        taken = 0
+
+        async def counted() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > self._most:
+                raise self._too_large()
+            return message
+
+        await self._app(scope, counted, send)
+
+    def _too_large(self) -> RequestError:
+        return RequestError(
+            413,
+            f"the body has more than {self._most} bytes",
+            code="body_too_large",
+            hint="send less; the server's limit is max_body_bytes",
+        )
 
 
 class _StrictRequest(Request):

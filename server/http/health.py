@@ -33,6 +33,7 @@ class Ready(BaseModel):
     index: str
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health")
 async def health() -> Health:
     """Whether the process is alive; says nothing about the model."""

@@ -100,7 +100,9 @@ async def _http(_: Request, error: Exception) -> Response:
     if isinstance(error, RequestError):
         return json_reply(error.status_code, {"error": error.body}, error.headers)
     code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
-    known = RequestError(error.status_code, str(error.detail), code=code)
+    # The framework's own: no such path, or not with this method.
+    hint = "GET /openapi.json lists what there is"
+    known = RequestError(error.status_code, str(error.detail), code=code, hint=hint)
     return json_reply(error.status_code, {"error": known.body}, error.headers)
 
 

@@ -70,7 +70,7 @@ async def chat_completions(
     backend = state.engine.backend
     program = program_of(body.model)
     if program is not None:
-        return await program_chat(manager.catalog.get(program), body, request, manager)
+        return await program_chat(manager.catalog.get(program, "model"), body, request, manager)
     check_model(state, body.model)
     constraint = None
     if constrains(body):

@@ -8,7 +8,7 @@ role and content, or exactly one required parameter, which gets the last user me
 reply is the value it returns, as text or JSON. Where that is the text of the program's last step
 (`final_steps.py`) a streamed reply has it as it comes. Any other value is known only when the run
 ends and comes in one piece; until then comment lines keep the stream alive. Sampling fields are
-defaults of the program's steps.
+defaults of the program's steps. The finish reason is "length" where max_tokens ended that step.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ async def program_chat(
     given = {name: getattr(body, name) for name in _SAMPLING} | {"max_tokens": body.limit}
     row.options["sampling"] = {name: value for name, value in given.items() if value is not None}
     live = await manager.start(registered, row)
+    final = final_steps(registered.program)
     if body.stream:
-        final = final_steps(registered.program)
         return EventStream(_events(live, body, final), manager.state.settings, error_events)
     try:
         await while_connected(request, live.ended())
     except Cancelled:
         live.cancel("client")
         raise
-    return _reply(live, body)
+    return _reply(live, body, final)
 
 
 def _arguments(registered: Registered, body: ChatRequest) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _usage(live: LiveRun) -> Usage:
     return Usage(**(live.row.result or {})["usage"])
 
 
-def _reply(live: LiveRun, body: ChatRequest) -> Response:
+def _reply(live: LiveRun, body: ChatRequest, final: frozenset[str]) -> Response:
     headers = {"x-run-id": live.row.id}
     if live.error is not None:
         reply = error_reply(live.error)
@@ -132,7 +132,7 @@ def _reply(live: LiveRun, body: ChatRequest) -> Response:
                 index=0,
                 message=ReplyMessage(content=_text(live)),
                 logprobs=None,
-                finish_reason="stop",
+                finish_reason=_reason(live, final),
             )
         ],
         usage=usage_of(_usage(live)),
@@ -164,13 +164,22 @@ async def _events(
         yield opening
     if rest := _text(live).removeprefix(said):
         yield chunks.text(0, rest)
-    yield chunks.choice(_choice(Delta(), "stop"))
+    yield chunks.choice(_choice(Delta(), _reason(live, final)))
     if body.stream_options is not None and body.stream_options.include_usage:
         yield chunks.usage(usage_of(_usage(live)))
     yield DONE
 
 
-def _choice(delta: Delta, reason: Literal["stop"] | None = None) -> ChunkChoice:
+def _reason(live: LiveRun, final: frozenset[str]) -> Literal["stop", "length"]:
+    """ "length" if the reply is the text of a step that max_tokens ended."""
+    for name, data in reversed(live.events):
+        told = json.loads(data) if name == "step_finished" else {}
+        if told and told["node"] in final and told["path"] == "":
+            return "length" if told["finish_reason"] == "length" else "stop"
+    return "stop"
+
+
+def _choice(delta: Delta, reason: Literal["stop", "length"] | None = None) -> ChunkChoice:
     return ChunkChoice(index=0, delta=delta, finish_reason=reason)
 
 

@@ -80,14 +80,14 @@ class Catalog:
     def __contains__(self, name: str) -> bool:
         return name in self._programs
 
-    def get(self, name: str) -> Registered:
-        """The program. Raises `RequestError` (404)."""
+    def get(self, name: str, param: str = "program") -> Registered:
+        """The program. Raises `RequestError` (404) with the field that named it."""
         if name not in self._programs:
             raise RequestError(
                 404,
                 f"there is no program {name[:100]!r}",
                 code="program_not_found",
-                param="program",
+                param=param,
                 hint=f"this server has: {', '.join(one.name for one in self) or 'none'}",
             )
         return self._programs[name]

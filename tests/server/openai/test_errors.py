@@ -119,6 +119,7 @@ def test_unknown_paths_and_methods_have_the_same_shape(server: Running) -> None:
     for reply in (server.client.get("/nowhere"), server.client.get("/v1/chat/completions")):
         assert reply.status_code in {404, 405}
         assert reply.json()["error"]["message"]
+        assert "/openapi.json" in reply.json()["error"]["hint"]
 
 
 def test_a_bad_pattern_harms_nobody(server: Running) -> None:

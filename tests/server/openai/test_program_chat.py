@@ -12,7 +12,7 @@ import pytest
 import phloem as ph
 from phloem.programs.testing import ScriptedBackend
 from phloem.server.openai.final_steps import final_steps
-from tests.server.harness import serving, tiny
+from tests.server.harness import chunks, serving, tiny
 
 
 @ph.function
@@ -103,6 +103,13 @@ def test_the_steps_that_say_the_value(program: ph.Program, steps: set[str]) -> N
     assert {nodes[found].name for found in final_steps(program)} == steps
 
 
+@ph.function
+def closing(s: ph.State, question: str) -> str:
+    """Returns the text of its one step, whose length the client may choose."""
+    s += question + ph.gen("answer")
+    return s["answer"]
+
+
 def deltas(lines: Any) -> Any:
     for line in lines:
         if line.startswith("data: {"):
@@ -145,6 +152,22 @@ def test_the_last_step_is_streamed_as_it_comes() -> None:
         assert len(pieces) > 3
         assert told[-1]["usage"]["completion_tokens"] == len("thinking") + len("yes, it is")
         assert rest[-2:] == ["data: [DONE]", ""] or "data: [DONE]" in rest
+
+
+@pytest.mark.parametrize(("most", "reason"), [(4, "length"), (64, "stop")])
+def test_a_reply_that_was_cut_says_so(most: int, reason: str) -> None:
+    """max_tokens of the program's last step ends the reply with "length", streamed or not."""
+    with serving(ScriptedBackend(["the answer"] * 2), [closing]) as server:
+        body = {
+            "model": "program:closing",
+            "messages": [{"role": "user", "content": "Is it?"}],
+            "max_tokens": most,
+        }
+        whole = server.client.post("/v1/chat/completions", json=body).json()["choices"][0]
+        assert whole["finish_reason"] == reason
+        stream = server.client.post("/v1/chat/completions", json=body | {"stream": True})
+        *_, last = chunks(stream.text)
+        assert last["choices"][0]["finish_reason"] == reason
 
 
 def test_other_values_come_whole() -> None:
