@@ -167,14 +167,19 @@ class Fleet:
 
     def keys(self, tokens: Sequence[int], namespace: str) -> list[bytes]:
         """A key for each whole block of `tokens`, of it and all before it."""
-        if len(self.servers) == 1:
-            return []
         key, found = namespace.encode(), []
         for at in range(0, len(tokens) - _BLOCK + 1, _BLOCK):
             block = array("q", tokens[at : at + _BLOCK]).tobytes()
             key = hashlib.blake2b(key + block, digest_size=16).digest()
             found.append(key)
         return found
+
+    def computed(self, tokens: Sequence[int], namespace: str, home: Server | None) -> int:
+        """How many of `tokens` the session's server has computed for any session, as far as we
+        know: it may have forgotten them since."""
+        if home is None and len(self.servers) == 1:
+            home = self.servers[0]
+        return _BLOCK * home.cached(self.keys(tokens, namespace)) if home is not None else 0
 
     async def everywhere(self, work: Callable[[Server], Awaitable[None]]) -> list[Server]:
         """Do `work` on every server that works; those that did it.

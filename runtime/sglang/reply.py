@@ -49,6 +49,8 @@ class Output:
         self._earlier = 0
         self.tokens: list[int] = []
         """What has come so far, shown or not."""
+        self.forced = 0
+        """How many of them, from the first, the constraint dictated: no server was asked."""
         self._logprobs: list[TokenLogprob] = []
         self._reason: FinishReason = "length"
 
@@ -59,6 +61,11 @@ class Output:
         """
         self._incremental = incremental
         self._received, self._earlier = 0, len(self.tokens)
+
+    def force(self, tokens: Sequence[int]) -> None:
+        """The output begins with these; the next event shows them."""
+        self._take(tokens)
+        self.forced = len(self.tokens)
 
     def read(self, reply: Mapping[str, Any]) -> TokenEvent | None:
         """Take one event of the stream; what it shows, if anything."""
@@ -73,11 +80,7 @@ class Output:
             self._reason = "length" if reason["type"] == "length" else "stop"
             if tokens and tokens[-1] in self._ends and self._reason == "stop":
                 del tokens[-1]
-        for token in tokens:
-            self._push(token)
-            if self._text.stop is not None:
-                self.ended, self._reason = True, "stop"
-                break
+        self._take(tokens)
         piece = None if self.ended or self.finished else self._text.take()
         return None if piece is None else self._event(piece)
 
@@ -87,7 +90,7 @@ class Output:
         tail = tuple(self._vocabulary.encode_bytes(rest)) if rest else ()
         event = self._event(piece)
         event = TokenEvent(event.text, event.tokens + tail, 0, event.logprobs)
-        reused = int(self.meta.get("cached_tokens", 0))
+        reused = min(prompt, int(self.meta.get("cached_tokens", 0)))
         result = StepResult(
             text=self._text.shown,
             tokens=(*self.tokens[: piece.last], *tail),
@@ -99,6 +102,7 @@ class Output:
                 generated=max(
                     self._earlier + int(self.meta.get("completion_tokens", 0)), len(self.tokens)
                 ),
+                forced=self.forced,
             ),
             stop=self._text.stop or self._matched(),
             seed=seed,
@@ -120,6 +124,14 @@ class Output:
         new = list(ids) if self._incremental else list(ids[self._received :])
         self._received += len(new)
         return new
+
+    def _take(self, tokens: Sequence[int]) -> None:
+        """Add tokens up to a stop."""
+        for token in tokens:
+            self._push(token)
+            if self._text.stop is not None:
+                self.ended, self._reason = True, "stop"
+                break
 
     def _push(self, token: int) -> None:
         if not 0 <= token < self._vocabulary.size:

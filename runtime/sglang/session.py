@@ -38,6 +38,7 @@ from phloem.runtime.remote.checking import Checker
 from phloem.runtime.remote.limits import Limit
 from phloem.runtime.remote.session import RemoteSession, branch_seed
 from phloem.runtime.sglang.fleet import Fleet, Server
+from phloem.runtime.sglang.head import head
 from phloem.runtime.sglang.reply import Output, check_reply
 from phloem.runtime.sglang.request import constraint_fields, sampling
 from phloem.runtime.sglang.scoring import Scoring
@@ -114,7 +115,7 @@ class SGLangSession(RemoteSession, Session):
             fields: dict[str, str] = {}
             if constraint is not None:
                 await limit.wait(self._shared.checker.compile(constraint))
-                fields = self._shared.constraint(constraint)
+                fields = self._shared.constraint(self._begun(constraint, params, output))
             seed = self._seed(params)
             shown: list[int] = []
             events = self._events(prompt, params, seed, fields, output, limit)
@@ -149,7 +150,7 @@ class SGLangSession(RemoteSession, Session):
     ) -> AsyncGenerator[TokenEvent, None]:
         """The events of one generation, from server to server until one finishes it."""
         tried: set[Server] = set()
-        while len(output.tokens) < params.max_tokens or not tried:
+        while _lacks(output, params) or not (tried or output.ended):
             server = await self._choose(prompt.tokens, tried)
             body = self._body(server, prompt, params, seed, output)
             body["sampling_params"] |= fields
@@ -174,8 +175,21 @@ class SGLangSession(RemoteSession, Session):
                 return
             except EngineUnavailable:
                 tried.add(server)
-                if output.tokens and (fields or not _resumes(params)):
+                if len(output.tokens) > output.forced and (fields or not _resumes(params)):
                     raise
+
+    def _begun(self, constraint: Constraint, params: SamplingParams, output: Output) -> Constraint:
+        """Put the tokens that the constraint begins with into `output`; what is left of it.
+
+        None are put in where the server has to see them come: for log-probabilities, penalties.
+        """
+        if params.logprobs is not None or not _resumes(params):
+            return constraint
+        shared = self._shared
+        forced = shared.checker.forced(constraint)[: params.max_tokens - 1]
+        tokens, rest = head(constraint, forced, shared.vocabulary.token_bytes)
+        output.force(tokens)
+        return rest
 
     def _body(
         self,
@@ -255,7 +269,8 @@ class SGLangSession(RemoteSession, Session):
         """See `Session`. What is new and long is computed once before, not by every fork."""
         places = self.children(n, branches)
         tokens = self.transcript.prompt().tokens if n > 1 else []
-        if len(tokens) - self._known >= _WARM_FROM:
+        elsewhere = self._shared.fleet.computed(tokens, self.place.namespace, self._home)
+        if len(tokens) - max(self._known, elsewhere) >= _WARM_FROM:
             with self.step() as limit:
                 await self._anywhere(tokens, lambda at: warm(at, tokens, self.place, limit))
             self._computed(tokens)
@@ -334,6 +349,10 @@ def _counted(server: Server) -> Iterator[None]:
         raise
     finally:
         server.running -= 1
+
+
+def _lacks(output: Output, params: SamplingParams) -> bool:
+    return not output.ended and len(output.tokens) < params.max_tokens
 
 
 def _resumes(params: SamplingParams) -> bool:

@@ -187,6 +187,39 @@ async def test_the_embedded_engines_grammar_is_sent(backend: RuntimeEndpoint, fa
     assert "phloem_free" in fake.requests[-1]["sampling_params"]["ebnf"]
 
 
+async def test_what_a_pattern_begins_with_goes_with_the_prompt(
+    backend: RuntimeEndpoint, fake: Tap
+) -> None:
+    """The literal beginning is sent as tokens, the rest as the constraint; the result has both,
+    and the next step finds them."""
+    constraint = Constraint("regex", r'\{"order": "[0-9]{4}"\}')
+    session = await opened(backend, "x")
+    events, result = await run(session, SamplingParams(seed=1, max_tokens=60), constraint)
+    assert re.fullmatch(constraint.source, result.text)
+    assert "".join(event.text for event in events) == result.text
+    (request,) = fake.requests
+    size = result.usage.forced
+    assert size > 0
+    assert request["input_ids"][1:] == list(result.tokens[:size])
+    assert request["sampling_params"]["max_new_tokens"] == 60 - size
+    session.append([Text(" and")])
+    _, later = await run(session)
+    assert later.usage.reused > 1 + size
+    again = await opened(backend, "x")
+    _, counted = await run(again, SamplingParams(seed=1, max_tokens=60, logprobs=0), constraint)
+    assert counted.usage.forced == 0
+    assert len(counted.logprobs) == len(counted.tokens)
+
+
+async def test_a_stop_in_what_is_put_in_ends_the_step(backend: RuntimeEndpoint, fake: Tap) -> None:
+    """A stop text inside of the beginning ends the step, and nothing is asked."""
+    session = await opened(backend, "x")
+    params = SamplingParams(max_tokens=60, stop=('"o',))
+    _, result = await run(session, params, Constraint("regex", r'\{"order": "[0-9]{4}"\}'))
+    assert (result.text, result.stop) == ("{", '"o')
+    assert fake.requests == []
+
+
 async def test_a_server_that_ignores_a_constraint_is_an_error() -> None:
     """The text is checked; the session is as before."""
     with tapped(Tap(enforce=False)) as fake:
@@ -281,6 +314,19 @@ async def test_a_long_new_prefix_is_computed_before_a_fork(
     results = await asyncio.gather(*(run(fork) for fork in forks))
     prefix = len(fake.requests[0]["input_ids"])
     assert all(result.usage.reused >= prefix - 1 for _, result in results)
+
+
+async def test_a_prefix_that_is_known_is_not_computed_before_a_fork(
+    backend: RuntimeEndpoint, fake: Tap
+) -> None:
+    """What another session had computed needs no request before the next one's forks."""
+    text = "Once upon a time in a land far away, " * 8
+    await run(await opened(backend, text))
+    fake.requests.clear()
+    await (await opened(backend, text + "it rained")).fork(3)
+    assert fake.requests == []
+    await (await opened(backend, "Elsewhere, " * 40)).fork(3)
+    assert len(fake.requests) == 1
 
 
 async def test_capabilities_say_what_the_server_has() -> None:
