@@ -2,13 +2,12 @@
 
 What lives here: `Waits` (a learned distribution of waits) and `Forecast`, which turns them and
 what is known of each session (`radix_tree.Interest`) into a time. What does not: which page goes
-first (`radix_cache.py`).
+first (`radix_cache.py`), and how often sessions come that nobody foretold (`arrivals.py`).
 
-Three things are learned. At each place of a program (a node): how long sessions wait there for
-their next step, and how many of those that were said to have one never take it. The same for
+Two things are learned of sessions. At each place of a program (a node): how long they wait there
+for their next step, and how many of those that were said to have one never take it. The same for
 sessions that ended there, whose text a later session may go on from (the next turn of a
-conversation). And for pages by which new sessions came a number of times: how long until another
-comes, in units of the page's own mean interval.
+conversation); the chance of that is learned for each turn, since conversations end.
 
 Given the time that has passed, a distribution tells the chance that the use still comes and how
 long that takes then; the first over the second is the rate that counts. (Conditional on age, as
@@ -17,11 +16,13 @@ in LHD, Beckmann et al. 2018.)
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
 
-from phloem.runtime.engine.radix_tree import Interest, Node
+from phloem.runtime.engine.arrivals import Arrivals
+from phloem.runtime.engine.radix_tree import Interest, Node, Tokens
 
 __all__ = ["Forecast", "Interest", "Waits"]
 
@@ -40,8 +41,11 @@ _PATIENCE = 3.0
 _REMEMBERED = 4096
 """Ended sessions that are remembered, and places."""
 
-_FEW = 3
-"""Pages by which more sessions came speak for themselves, others by what became of such pages."""
+_TURNS = 16
+"""Turns of a conversation that are told apart."""
+
+_PRIOR = 2.0
+"""What is known of all turns of a place counts for each of them like so many waits."""
 
 
 class Waits:
@@ -78,21 +82,30 @@ class Waits:
             self._weight = 1.0
         return self._weight
 
-    def remaining(self, age: float) -> float:
+    def odds(self, before: Waits | None = None) -> float:
+        """Waits that never end, for one that does: also by what is known of all waits `before`."""
+        counts = 0.0 if before is None else _PRIOR * self._weight
+        came = sum(self._came) + counts
+        never = self._never + (counts * before.odds() if before is not None else 0.0)
+        return never / came if came else math.inf
+
+    def remaining(self, age: float, odds: float | None = None) -> float:
         """Time to the use of something that has waited for `age`, over the chance that it comes.
 
+        `odds` are those of a wait that never ends, if they are known better than from these.
         Infinite if no wait of more than `age` has ended with a use.
         """
         first = _bucket(age)
         weight = sum(self._came[first:])
         if not weight:
             return math.inf
+        never = self._never if odds is None else odds * sum(self._came)
         time = sum(
             count * max(_MIDDLES[i] - age, _MIDDLES[i] * 0.1)
             for i, count in enumerate(self._came[first:], first)
             if count
         )
-        return time / weight * (weight + self._never) / weight
+        return time / weight * (weight + never) / weight
 
 
 def _bucket(wait: float) -> int:
@@ -110,21 +123,24 @@ class Forecast:
 
     def __init__(self, now: Callable[[], float], pages: int) -> None:
         self.now = now
-        self._remembered = pages
-        # By the chained hash: how often, when last and how often per second sessions came by.
-        self._gone: OrderedDict[int, tuple[int, float, float]] = OrderedDict()
+        self.arrivals = Arrivals(now, pages)
         self._step_s = 1.0
         """Mean wait over all places, for those of which nothing is known."""
         self._waiting: OrderedDict[str, Waits] = OrderedDict()
         self._ended: OrderedDict[str, Waits] = OrderedDict()
-        self._visits = [Waits() for _ in range(_FEW)]
-        # By the chained hash of its whole pages: where and when a session ended.
-        self._endings: OrderedDict[int, tuple[str, float]] = OrderedDict()
+        self._turns: OrderedDict[str, Waits] = OrderedDict()
+        # Ended sessions by a hash of their whole text, also by place; and how many there are by
+        # the hash of its whole pages.
+        self._endings: OrderedDict[int, Interest] = OrderedDict()
+        self._open: defaultdict[str, OrderedDict[int, Interest]] = defaultdict(OrderedDict)
+        self._stems: Counter[int] = Counter()
 
     # Sessions that wait for their next step
 
     def resumed(self, interest: Interest) -> None:
-        """A session that was to go on does."""
+        """A session that was to go on does, or one that had ended."""
+        if self._endings.get(interest.text) is interest:
+            self._take(interest)
         if interest.next_use is not None:
             wait = self.now() - interest.since
             _at(self._waiting, interest.place).came(wait)
@@ -139,92 +155,74 @@ class Forecast:
 
     # Sessions that ended, and those that go on from their text
 
-    def ended(self, chain: int, place: str) -> None:
-        """A session ended after the pages of `chain`."""
-        now = self.now()
-        while self._endings:
-            first, (where, when) = next(iter(self._endings.items()))
-            mean = _at(self._ended, where).mean
-            patience = math.inf if mean is None else _PATIENCE * mean
-            if len(self._endings) < _REMEMBERED and now - when <= patience:
-                break
-            self._forget(first)
-        if chain in self._endings:
-            self._forget(chain)
-        self._endings[chain] = (place, now)
+    def ended(self, interest: Interest) -> list[Interest]:
+        """A session ended; returns those that ended before and are not expected back any more."""
+        here = _at(self._ended, interest.place)
+        patience = math.inf if here.mean is None else _PATIENCE * here.mean
+        given_up = [
+            *itertools.takewhile(
+                lambda other: self.now() - other.since > patience,
+                self._open[interest.place].values(),
+            )
+        ]
+        same = self._endings.get(interest.text)
+        if same is not None and same not in given_up:
+            given_up.append(same)
+        if not given_up and len(self._endings) >= _REMEMBERED:
+            given_up.append(next(iter(self._endings.values())))
+        for other in given_up:
+            for waits in self._of_ended(other):
+                waits.never()
+            self._take(other)
+        self._endings[interest.text] = self._open[interest.place][interest.text] = interest
+        self._stems[interest.stem] += 1
+        return given_up
 
-    def _forget(self, chain: int) -> None:
-        place, _ = self._endings.pop(chain)
-        _at(self._ended, place).never()
+    def continued(self, stem: int, following: Tokens) -> Interest | None:
+        """A new session's tokens begin with the whole pages of `stem`, and go on with those of a
+        page: the session that ended on the way, if there is one."""
+        if stem not in self._stems:
+            return None
+        for length in range(len(following), -1, -1):
+            found = self._endings.get(hash((stem, following[:length])))
+            if found is not None:
+                for waits in self._of_ended(found):
+                    waits.came(self.now() - found.since)
+                self._take(found)
+                return found
+        return None
 
-    def continued(self, chain: int) -> None:
-        """A new session's tokens begin with the pages of `chain`."""
-        found = self._endings.pop(chain, None)
-        if found is not None:
-            place, when = found
-            _at(self._ended, place).came(self.now() - when)
+    def _take(self, interest: Interest) -> None:
+        del self._endings[interest.text]
+        del self._open[interest.place][interest.text]
+        if not self._open[interest.place]:
+            del self._open[interest.place]
+        self._stems[interest.stem] -= 1
+        if not self._stems[interest.stem]:
+            del self._stems[interest.stem]
 
-    # Pages by which new sessions come
-
-    def entered(self, node: Node) -> None:
-        """A page is cached: for the first time, or again."""
-        known = self._gone.pop(node.chain, None)
-        if known is None:
-            node.arrivals, node.seen = 1, self.now()
-        else:
-            node.arrivals, node.seen, node.interval = known
-
-    def visited(self, node: Node) -> None:
-        """A new session comes by a page."""
-        node.arrivals, node.seen, node.interval = self._visit(
-            node.arrivals, node.seen, node.interval
-        )
-
-    def missed(self, chain: int) -> None:
-        """A new session would have come by the page of `chain`, if it were still there."""
-        known = self._gone.get(chain)
-        if known is not None:
-            self._gone[chain] = self._visit(*known)
-
-    def left(self, node: Node) -> None:
-        """A page is given up; what is known of it is kept for a while."""
-        self._gone[node.chain] = (node.arrivals, node.seen, node.interval)
-        if len(self._gone) > self._remembered:
-            _, (arrivals, _, _) = self._gone.popitem(last=False)
-            if arrivals <= _FEW:
-                self._visits[arrivals - 1].never()
-
-    def _visit(self, arrivals: int, seen: float, interval: float) -> tuple[int, float, float]:
-        now = self.now()
-        wait = now - seen
-        if arrivals <= _FEW:
-            self._visits[arrivals - 1].came(wait / (interval or 1.0))
-        interval += max(0.1, 1 / arrivals) * (wait - interval)
-        return arrivals + 1, now, interval
+    def _of_ended(self, interest: Interest) -> tuple[Waits, Waits]:
+        turn = f"{interest.place}#{min(interest.turn, _TURNS)}"
+        return _at(self._ended, interest.place), _at(self._turns, turn)
 
     # What follows from it
 
     def remaining(self, node: Node) -> float:
         """Seconds until a page is used, over the chance of that, by all that is known of it:
         the rates of all who may use it add up. Infinite: nothing says that it will be used."""
-        rate = 0.0
+        rate = self.arrivals.rate(node)
         for interest in node.interests:
             if interest.queued:
                 return 0.0
-            rate += 1 / max(self._of_session(interest), _SHORTEST)
-        age = self.now() - node.seen
-        if node.arrivals > _FEW:
-            rate += 1 / max(node.interval, age)
-        elif not node.interests:
-            interval = node.interval or 1.0
-            waits = self._visits[node.arrivals - 1].remaining(age / interval)
-            rate = 1 / max(interval * waits, _SHORTEST)
+            rate += 1 / max(self.of_session(interest), _SHORTEST)
         return 1 / rate if rate else math.inf
 
-    def _of_session(self, interest: Interest) -> float:
+    def of_session(self, interest: Interest) -> float:
+        """Seconds until a session, or one that goes on from it, uses its KV, over the chance."""
         age = self.now() - interest.since
         if interest.ended:
-            return _at(self._ended, interest.place).remaining(age)
+            place, turn = self._of_ended(interest)
+            return place.remaining(age, turn.odds(place))
         if interest.next_use is None:
             return math.inf
         waits = _at(self._waiting, interest.place)

@@ -11,7 +11,7 @@ evicted. The leaf that is worth least goes first: the one with the longest time 
 use, over the chance that this comes and the page's cost to recompute. Of leaves that nothing
 speaks for, the least recently used goes first. What speaks for a leaf are the sessions that stand
 there, by what their program hints and by what was learned at their place in it, and the new
-sessions that came by so far.
+sessions that came by so far without going on from one that stood there.
 (A radix tree of token blocks, after the prefix caches of SGLang, Zheng et al. 2024, and vLLM;
 eviction by Belady's rule, 1966, on expected times.)
 
@@ -34,7 +34,7 @@ from phloem.runtime.engine.radix_tree import Match, Node, Rank, Tokens
 
 __all__ = ["RadixCache"]
 
-_REMEMBERED = 4
+_REMEMBERED = 16
 """Pages given up that are remembered, in pools."""
 
 _LONG = 4096
@@ -108,7 +108,7 @@ class RadixCache:
         node = Node(parent, tokens, page, parent.start + above)
         parent.insert(node)
         self.pool.enter_cache(page)
-        self.forecast.entered(node)
+        self.forecast.arrivals.entered(node)
         return node
 
     def extend(self, node: Node, tokens: Tokens) -> None:
@@ -135,14 +135,12 @@ class RadixCache:
         self._offer(parent)
 
     def _raise_interests(self, node: Node) -> None:
-        """Who stands at `node` stands above it from now on, as far as that tells anything.
-
-        Where other sessions' pages branch off, those that ended don't count any more.
-        """
+        """Who stands at `node` stands above it from now on, as far as that tells anything."""
         parent = node.parent
         assert parent is not None
         for interest in node.interests:
-            stays = parent.parent is not None and not (interest.ended and len(parent.children) > 1)
+            gone = interest.ended and self.forecast.of_session(interest) == math.inf
+            stays = parent.parent is not None and not gone
             interest.node = parent if stays else None
             if stays:
                 parent.interests.append(interest)
@@ -160,32 +158,58 @@ class RadixCache:
     # What is known of sessions
 
     def begin(self, interest: Interest, found: Match | None, tokens: Sequence[int]) -> None:
-        """A step of the interest's session starts, with what was found of its `tokens`."""
-        self.settle(interest, None)
+        """A step of the interest's session starts, with what was found of its `tokens`.
+
+        A new session that goes on from the text of one that ended was foretold by that; it counts
+        as a stranger only on the pages behind.
+        """
+        self._stand(interest, None)
         if interest.began or found is None or not self._hints:
             return
         interest.began = True
         size = self.pool.page_size
-        for node in found.full:
-            self.forecast.visited(node)
-            self.forecast.continued(node.chain)
-            node.release_ended()
-        if found.partial is not None and len(found.partial.tokens) == found.tail:
-            found.partial.release_ended()
-        chain = found.full[-1].chain if found.full else found.root.chain
+        stems = self._stems(found, tokens)
+        foretold = 0
+        for depth, stem in enumerate(stems):
+            following = tuple(tokens[depth * size : (depth + 1) * size - 1])
+            before = self.forecast.continued(stem, following)
+            if before is not None:
+                foretold = depth
+                interest.turn = before.turn + 1
+                self._stand(before, None)
+        there = len(found.full)
+        missed = stems[1 + max(foretold, there) :]
+        self.forecast.arrivals.came(found.full[foretold:], missed)
+
+    def _stems(self, found: Match, tokens: Sequence[int]) -> list[int]:
+        """The chained hashes of no, one, two, … whole pages of `tokens`."""
+        size = self.pool.page_size
+        stems = [found.root.chain, *(node.chain for node in found.full)]
         for at in range(len(found.full) * size, len(tokens) - size + 1, size):
-            chain = hash((chain, tuple(tokens[at : at + size])))
-            self.forecast.continued(chain)
-            self.forecast.missed(chain)
+            stems.append(hash((stems[-1], tuple(tokens[at : at + size]))))
+        return stems
 
     def resume(self, interest: Interest) -> None:
         """The interest's session has a step that waits to be served."""
         self.forecast.resumed(interest)
         interest.queued = True
-        self.settle(interest, interest.node)
+        self._stand(interest, interest.node)
 
     def settle(self, interest: Interest, node: Node | None) -> None:
         """The tokens of the interest's session end at `node` now (None, or a root: nowhere)."""
+        told = node is interest.node or interest.ended
+        if not told and node is not None and node.parent is not None:
+            whole = len(node.tokens) == self.pool.page_size
+            interest.stem = node.chain if whole else node.parent.chain
+            interest.text = hash((interest.stem, () if whole else node.tokens))
+        self._stand(interest, node)
+
+    def move(self, node: Node, to: Node) -> None:
+        """Who stands at `node` stands at `to` from now on, which holds the same tokens."""
+        for interest in list(node.interests):
+            self._stand(interest, to)
+
+    def _stand(self, interest: Interest, node: Node | None) -> None:
         before, interest.node = interest.node, None
         if before is not None:
             before.interests.remove(interest)
@@ -198,21 +222,19 @@ class RadixCache:
     def expect(self, interest: Interest, next_use: int | None, place: str = "") -> None:
         """What is known of the next use: so many steps until then (None: there is none), and
         where in its program the session stands ("": where it stood)."""
+        if interest.ended:
+            if next_use is None:
+                return
+            self.forecast.resumed(interest)
         interest.place = place or interest.place
         if next_use is None:
             self.forecast.abandoned(interest)
-            if not interest.ended and interest.node is not None:
-                self.forecast.ended(self._last_whole(interest.node).chain, interest.place)
         interest.next_use, interest.ended = next_use, next_use is None
         interest.since = self.forecast.now()
-        self.settle(interest, interest.node)
-
-    def _last_whole(self, node: Node) -> Node:
-        """The node, or the one above a page in part."""
-        if len(node.tokens) == self.pool.page_size:
-            return node
-        assert node.parent is not None
-        return node.parent
+        if interest.ended and interest.began and interest.stem:
+            for other in self.forecast.ended(interest):
+                self._stand(other, None)
+        self._stand(interest, interest.node)
 
     # Giving up
 
@@ -258,7 +280,7 @@ class RadixCache:
         """Give up a node for good, with what lies on the host below it."""
         for child in list(node.children):
             self._lose(child)
-        self.forecast.left(node)
+        self.forecast.arrivals.left(node)
         self.drop(node)
 
     def flush(self) -> None:

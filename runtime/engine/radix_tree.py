@@ -30,10 +30,14 @@ class Interest:
     `next_use` is the number of steps until then (None: not known, or never) and `place` where in
     its program the session stands; `queued` is set while a step of the session waits already,
     `ended` once it is not to have another. `since` is when this was said. `node` is where the
-    session's tokens end in the cache.
+    session's tokens end in the cache, or as much of them as is still there. `turn` is how many
+    ended sessions its text goes on from, one after the other; `stem` and `text` are hashes of the
+    whole pages of its tokens, and of all of them.
     """
 
-    __slots__ = ("began", "ended", "next_use", "node", "place", "queued", "since")
+    __slots__ = (
+        "began", "ended", "next_use", "node", "place", "queued", "since", "stem", "text", "turn",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.next_use: int | None = None
@@ -43,6 +47,7 @@ class Interest:
         self.began = False
         """Whether the session has had a step."""
         self.since = 0.0
+        self.turn = self.stem = self.text = 0
         self.node: Node | None = None
 
 
@@ -54,14 +59,14 @@ class Node:
     True while a sequence appends to the page in place. `chain` is a hash of all tokens from the
     root to the end of a full page.
 
-    Of the new sessions that came by, `arrivals` is their number, `seen` when the last one came and
-    `interval` the mean time between two, in seconds. `rank` is the node's place in the order of
-    eviction, as last reckoned.
+    Of the new sessions that came by unforetold, `visits` is their number (the late ones count
+    more), `span` the seconds in which they came and `seen` when the last one did. `rank` is the
+    node's place in the order of eviction, as last reckoned.
     """
 
     __slots__ = (
-        "arrivals", "chain", "children", "host", "interests", "interval", "keys", "last_use",
-        "page", "parent", "rank", "resident", "seen", "start", "tokens", "writer",
+        "chain", "children", "host", "interests", "keys", "last_use", "page", "parent",
+        "rank", "resident", "seen", "span", "start", "tokens", "visits", "writer",
     )  # fmt: skip
 
     def __init__(self, parent: Node | None, tokens: Tokens, page: int, start: int = 0) -> None:
@@ -77,8 +82,7 @@ class Node:
         self.resident = 0
         self.last_use = 0
         self.writer = False
-        self.arrivals = 0
-        self.seen = self.interval = 0.0
+        self.visits = self.span = self.seen = 0.0
         self.rank: Rank | None = None
 
     @property
@@ -118,13 +122,6 @@ class Node:
         at = bisect_left(self.keys, node.tokens)
         del self.keys[at], self.children[at]
         self.resident -= node.on_device
-
-    def release_ended(self) -> None:
-        """Another session goes on from here: those that ended stand nowhere any more."""
-        for interest in self.interests:
-            if interest.ended:
-                interest.node = None
-        self.interests = [interest for interest in self.interests if not interest.ended]
 
 
 @dataclass(slots=True)

@@ -166,8 +166,7 @@ class SequenceKV:
     def _replace_unlocked(self, node: Node, by: Node) -> None:
         """Drop a node whose tokens another page holds too now, unless it is in use."""
         if not (node.on_device and self.pool.holders[node.page]) and not node.children:
-            for interest in list(node.interests):
-                self.cache.settle(interest, by)
+            self.cache.move(node, by)
             self.cache.drop(node)
 
     def detach(self, seq: Sequence, *, cold: bool = False) -> Node | None:

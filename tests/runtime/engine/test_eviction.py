@@ -203,6 +203,98 @@ def test_conversations_that_nobody_hints_are_learned():
     assert (cache.has(tokens_of(1)), cache.has(tokens_of(2))) == (16, 0)
 
 
+def turn(cache, tokens, place="chat"):
+    """A session of one step that ends; returns its interest."""
+    interest = Interest()
+    cache.run(tokens, interest)
+    cache.cache.expect(interest, None, place)
+    return interest
+
+
+def test_the_chance_of_another_turn_is_learned_for_each_turn():
+    """Conversations that all end with their second turn: its KV goes before that of a first one,
+    though it was used later."""
+    cache = Cache(8)
+    for run in range(20):
+        mine = tokens_of(1000 + run, 8)
+        turn(cache, mine)
+        cache.now += 1
+        turn(cache, [*mine, 7, 8, 9, 10])
+    cache.now += 1
+    second = tokens_of(1, 8)
+    turn(cache, second)
+    cache.now += 1
+    turn(cache, tokens_of(2))
+    turn(cache, [*second, 1, 2, 3, 4, 5, 6, 7, 8])
+    turn(cache, tokens_of(3, 12))
+    assert (cache.has(tokens_of(2)), cache.has(second)) == (16, 4)
+
+
+def test_a_conversation_that_ended_keeps_nothing_for_its_many_turns():
+    """The turns of one conversation are foretold, so they make no page one that all come by."""
+    cache = Cache(64)
+    text = []
+    for step in range(9):
+        text += tokens_of(100 + step, 4)
+        turn(cache, text)
+        cache.now += 1
+    first = cache.kv.cache.match("", text, len(text)).full[0]
+    assert first.visits == 0
+
+
+def test_a_short_text_of_its_own_goes_on_from_nobody():
+    """Sessions under one prefix that differ within a page are strangers, not turns of one."""
+    cache = Cache(64)
+    prefix = tokens_of(1, 8)
+    for run in range(6):
+        turn(cache, [*prefix, 5000 + run, 6000 + run], "label")
+        cache.now += 1
+    first = cache.kv.cache.match("", prefix, len(prefix)).full[0]
+    assert first.visits > 4
+    assert len(cache.cache.forecast._endings) == 6
+
+
+def test_programs_that_nobody_goes_on_from_hide_no_conversation_that_ended():
+    """Beside endings that are never gone on from, a conversation's silence is still noticed."""
+    cache = Cache(64)
+    turn(cache, tokens_of(1), "label")
+    for run in range(2):
+        turn(cache, tokens_of(10 + run, 8))
+        cache.now += 1
+        turn(cache, [*tokens_of(10 + run, 8), 1, 2, 3, 4])
+    cache.now += 100
+    turn(cache, tokens_of(20))
+    assert len(cache.cache.forecast._endings) == 2
+
+
+def test_who_ended_where_others_go_on_still_counts():
+    """Two conversations under one system text: as their own pages go, both protect the text."""
+    cache = Cache(64)
+    for run in range(4):
+        mine = tokens_of(1000 + run, 8)
+        turn(cache, mine)
+        cache.now += 1
+        turn(cache, [*mine, 7, 8, 9, 10])
+    system = tokens_of(1, 8)
+    ends = [turn(cache, [*system, *tokens_of(10 + i, 8)]) for i in range(2)]
+    shared = ends[0].node.parent.parent
+    while shared.children:
+        cache.cache.evict(1)
+    assert shared.interests == ends
+
+
+@pytest.mark.parametrize("after", [0, 1, None])
+def test_a_session_that_ended_may_be_hinted_again(after):
+    """Hints after "never", at another place, leave one count of each session, and no error."""
+    cache = Cache(64)
+    interest = turn(cache, tokens_of(1), "a")
+    cache.cache.expect(interest, after, "b")
+    cache.cache.expect(interest, None, "c")
+    assert list(cache.cache.forecast._endings.values()) == [interest]
+    cache.run([*tokens_of(1), 7], interest)
+    assert not cache.cache.forecast._endings
+
+
 def test_what_many_sessions_share_outlives_their_own_ends():
     """A prefix that new sessions keep coming by stays, though it was used before the last pages."""
     cache = Cache(12)

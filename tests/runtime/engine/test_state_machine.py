@@ -7,6 +7,7 @@ tokens, and every step ends in exactly one outcome.
 
 import random
 import time
+from collections import Counter
 
 import pytest
 import torch
@@ -351,6 +352,18 @@ class Sessions(RuleBasedStateMachine):
     @invariant()
     def everything_adds_up(self):
         audit(self.state)
+
+    @invariant()
+    def the_books_of_ended_sessions_agree(self):
+        forecast = self.state.cache.forecast
+        ended = forecast._endings
+        assert all(one.ended and one.text == text for text, one in ended.items())
+        assert forecast._stems == Counter(one.stem for one in ended.values())
+        by_place = {place: set(found) for place, found in forecast._open.items() if found}
+        assert by_place == {
+            place: {text for text, one in ended.items() if one.place == place}
+            for place in {one.place for one in ended.values()}
+        }
 
 
 class Broken:
