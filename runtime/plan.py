@@ -24,6 +24,8 @@ _CHUNKS = ((35, 2048), (60, 4096), (160, 8192))
 """Tokens of a prefill chunk on GPUs of less than so many GiB; SGLang's defaults."""
 _LARGEST_CHUNK = 16_384
 _TP = (1, 2, 4, 8, 16)
+_WIDEST = 64
+"""Bits of the widest number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +115,11 @@ def plan(
     `weight_bits` None: as the weights are stored, else 16. Raises `ConfigError` for numbers that
     make no sense.
     """
-    if gpu <= 0 or context <= 0 or concurrency <= 0 or kv_bits <= 0:
-        raise ConfigError("memory, context, concurrency and bits must be more than 0")
+    bits = [kv_bits] if weight_bits is None else [kv_bits, weight_bits]
+    if min(gpu, context, concurrency) <= 0 or not all(0 < one <= _WIDEST for one in bits):
+        raise ConfigError(
+            f"memory, context, concurrency and bits must be more than 0, bits at most {_WIDEST}"
+        )
     if context > shape.max_context:
         raise ConfigError(
             f"{shape.name} takes {shape.max_context} tokens, not {context}",

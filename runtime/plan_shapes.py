@@ -55,6 +55,8 @@ def read_shape(model: str) -> Shape:
         names = ", ".join(KNOWN)
         raise ModelNotFound(error.message, hint=f"give a config.json or one of {names}") from error
     if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelNotFound(f"{path} has no config.json", hint="give the model's own folder")
         stored = sum(file.stat().st_size for file in path.glob("*.safetensors"))
         return shape_from_config(read_json(path / "config.json", {}), path.name, stored or None)
     if path.suffix == ".json":
@@ -70,7 +72,7 @@ def shape_from_config(data: Mapping[str, Any], name: str, stored: int | None) ->
             raise ConfigError(f"{name} can't be planned: {why}", hint="measure it on the server")
     try:
         heads, hidden = int(data["num_attention_heads"]), int(data["hidden_size"])
-        return Shape(
+        shape = Shape(
             name=name,
             layers=int(data["num_hidden_layers"]),
             hidden=hidden,
@@ -87,6 +89,18 @@ def shape_from_config(data: Mapping[str, Any], name: str, stored: int | None) ->
         raise ConfigError(
             f"the config.json of {name} lacks {error}", hint="take the model's own config.json"
         ) from error
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise ConfigError(
+            f"the config.json of {name} has a size that is no number: {error}",
+            hint="take the model's own config.json",
+        ) from error
+    sizes = (shape.layers, hidden, heads, shape.kv_heads, shape.head_dim, shape.mlp, shape.vocab)
+    if min(sizes) <= 0:
+        raise ConfigError(
+            f"the config.json of {name} has a size that is not more than 0",
+            hint="take the model's own config.json",
+        )
+    return shape
 
 
 def _from_gguf(path: Path) -> Shape:

@@ -9,7 +9,7 @@ import pytest
 
 from phloem.errors import ConfigError, ModelNotFound
 from phloem.runtime.plan import GIB, plan
-from phloem.runtime.plan_shapes import KNOWN, read_shape
+from phloem.runtime.plan_shapes import KNOWN, read_shape, shape_from_config
 
 KIB, MIB = 2**10, 2**20
 
@@ -106,3 +106,37 @@ def test_a_gguf_file_is_read() -> None:
     assert (shape.layers, shape.kv_bytes(2), shape.tied) == (30, 23_040, True)
     assert shape.weight_bytes is not None
     assert 90e6 < shape.weight_bytes < 100e6
+
+
+@pytest.mark.parametrize("bits", [0, -4, float("nan"), 65])
+def test_widths_that_make_no_sense_are_refused(bits: float) -> None:
+    """Weights and KV have more than no bits."""
+    shape = KNOWN["llama-3-8b"]
+    for given in ({"weight_bits": bits}, {"kv_bits": bits}):
+        with pytest.raises(ConfigError, match="bits"):
+            plan(shape, gpu=80 * GIB, context=8192, concurrency=1, **given)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hidden_size": "wide"}, "no number"),
+        ({"hidden_size": None}, "no number"),
+        ({"num_attention_heads": 0}, "no number"),
+        ({"num_hidden_layers": 0}, "not more than 0"),
+    ],
+)
+def test_a_broken_config_json_is_refused(change: dict[str, object], said: str) -> None:
+    """Sizes that are no numbers, or none, are named as the file's fault."""
+    sizes = {
+        "num_attention_heads": 8, "hidden_size": 64, "num_hidden_layers": 2,
+        "intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 512,
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=said):
+        shape_from_config(sizes | change, "m", None)
+
+
+def test_a_folder_without_a_config_is_no_model(tmp_path: Path) -> None:
+    """The folder is named, not a key that it lacks."""
+    with pytest.raises(ModelNotFound, match="has no config.json"):
+        read_shape(str(tmp_path))
