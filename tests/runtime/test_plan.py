@@ -138,5 +138,5 @@ def test_a_broken_config_json_is_refused(change: dict[str, object], said: str) -
 
 def test_a_folder_without_a_config_is_no_model(tmp_path: Path) -> None:
     """The folder is named, not a key that it lacks."""
-    with pytest.raises(ModelNotFound, match="has no config.json"):
+    with pytest.raises(ModelNotFound, match=r"has no config\.json"):
         read_shape(str(tmp_path))
