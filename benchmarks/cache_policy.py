@@ -7,8 +7,9 @@ unbounded pool, and with pools of 50% and 25% of the trace's distinct tokens ("d
 its working set ("live": the most tokens at any time that were computed and will be used again).
 Given are the tokens reused as a share of the most that any cache of so many tokens can reuse
 that must hold the running step (`traces.best_hits`, Belady's rule with the whole trace known), for
-the policies `program` and `lru`. `--model` adds what the bookkeeping costs beside the default model
-on prompts without anything to reuse.
+the policies `program` and `lru`; and, where strangers decide what comes, for `told`: the same cache
+that knows the chances from which the trace was drawn, as nobody can (`told.py`). `--model` adds
+what the bookkeeping costs beside the default model on prompts without anything to reuse.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.told import Told  # noqa: E402
 from benchmarks.traces import (  # noqa: E402
     SHAPES,
     Step,
@@ -52,11 +54,16 @@ SHARES = (0.5, 0.25)
 class Replay:
     """The cache of an engine whose decoder computes everything at once, on a virtual clock."""
 
-    def __init__(self, pages: int, *, hints: bool = True, page_size: int = PAGE) -> None:
+    def __init__(
+        self, pages: int, *, hints: bool = True, told: bool = False, page_size: int = PAGE
+    ) -> None:
         self.now = 0.0
         self.pool = KVPool(KVStorage([], [], page_size), pages)
         self.cache = RadixCache(self.pool, hints=hints, clock=lambda: self.now)
         self.kv = SequenceKV(self.pool, self.cache)
+        self._told = Told(lambda: self.now) if told else None
+        if self._told is not None:
+            self.cache.forecast = self._told
         self._interests: dict[str, Interest] = {}
 
     def run(self, steps: Sequence[Step]) -> int:
@@ -79,6 +86,8 @@ class Replay:
         seq.computed = computed
         self.kv.publish(seq)
         self.cache.settle(interest, self.kv.detach(seq))
+        if self._told is not None:
+            self._told.tell(step, interest)
         self.cache.expect(interest, step.next_use, step.node)
         if step.closes:
             self.cache.expect(self._interests.pop(step.session), None)
@@ -90,14 +99,16 @@ def pages_for(tokens: int) -> int:
     return -(-tokens // PAGE)
 
 
-def compare(steps: Sequence[Step], tokens: int) -> tuple[float, float]:
-    """With a pool of `tokens`, the share of the bound that is reused: by the `program` policy, and
-    by `lru`."""
+def compare(steps: Sequence[Step], tokens: int) -> dict[str, float]:
+    """With a pool of `tokens`, the share of the bound that is reused, by policy."""
     bound = best_hits(steps, tokens)
-    program, lru = (
-        Replay(pages_for(tokens), hints=hints).run(steps) / bound for hints in (True, False)
-    )
-    return program, lru
+    policies = {"program": {}, "lru": {"hints": False}}
+    if any(step.rate for step in steps):
+        policies["told"] = {"told": True}
+    return {
+        name: Replay(pages_for(tokens), **options).run(steps) / bound
+        for name, options in policies.items()
+    }
 
 
 def unbounded(steps: Sequence[Step]) -> float:
@@ -112,8 +123,7 @@ def row(traces: Sequence[Sequence[Step]]) -> dict[str, float]:
     for trace in traces:
         for name, size in (("distinct", footprint(trace)), ("live", working_set(trace))):
             for share in SHARES:
-                policies = compare(trace, int(size * share))
-                for policy, value in zip(("program", "lru"), policies, strict=True):
+                for policy, value in compare(trace, int(size * share)).items():
                     found.setdefault(f"{share:.0%} of {name}, {policy}", []).append(value)
     return {name: statistics.mean(values) for name, values in found.items()}
 

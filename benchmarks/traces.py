@@ -14,10 +14,20 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-__all__ = ["SHAPES", "Step", "best_hits", "footprint", "reusable", "working_set"]
+__all__ = ["SHAPES", "Again", "Step", "best_hits", "footprint", "reusable", "working_set"]
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The chance that another session goes on from the text of one that ended, and when: after a
+    log-normal time."""
+
+    chance: float
+    median: float
+    spread: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +35,9 @@ class Step:
     """One step: `prompt` is all that its session holds, `output` what it generates.
 
     `node` is the program's node, `next_use` its hint after the step (in steps of the session;
-    None: never again), `closes` whether the session ends then.
+    None: never again), `closes` whether the session ends then. The rest are laws that no cache is
+    told: sessions of strangers that share the first `shared` tokens come `rate` times a second, and
+    one may go on from the text after that of `again`.
     """
 
     at: float
@@ -35,6 +47,9 @@ class Step:
     node: str
     next_use: int | None
     closes: bool
+    shared: int = 0
+    rate: float = 0.0
+    again: Again | None = None
 
 
 Events: TypeAlias = Iterator[tuple[float, Step]]
@@ -74,9 +89,7 @@ def merge(runs: list[tuple[float, Events]]) -> list[Step]:
     steps = []
     while heap:
         at, _, step, events = heapq.heappop(heap)
-        steps.append(
-            Step(at, step.session, step.prompt, step.output, step.node, step.next_use, step.closes)
-        )
+        steps.append(replace(step, at=at))
         push(at, events)
     return steps
 
@@ -183,12 +196,20 @@ def few_shot(seed: int, runs: int) -> list[Step]:
     writer = Writer(seed)
     tasks = [writer.text(500, 1100) for _ in range(16)]
     weights = [1 / (i + 1) for i in range(16)]
+    every = 0.3
 
     def request(name: str) -> Events:
-        task = writer.rng.choices(tasks, weights)[0]
-        yield 0.0, Step(0, name, task + writer.text(30, 90), writer.text(2, 3), "label", None, True)
+        (chosen,) = writer.rng.choices(range(16), weights)
+        task = tasks[chosen]
+        yield (
+            0.0,
+            Step(
+                0, name, task + writer.text(30, 90), writer.text(2, 3), "label", None, True,
+                shared=len(task), rate=weights[chosen] / sum(weights) / every,
+            ),
+        )  # fmt: skip
 
-    return merge([(at, request(f"r{i}")) for i, at in enumerate(starts(writer, runs, 0.3))])
+    return merge([(at, request(f"r{i}")) for i, at in enumerate(starts(writer, runs, every))])
 
 
 def chat(seed: int, runs: int) -> list[Step]:
@@ -196,18 +217,26 @@ def chat(seed: int, runs: int) -> list[Step]:
     think between them. Each turn is a request of its own: nobody hints that another follows."""
     writer = Writer(seed)
     systems = [writer.text(150, 400) for _ in range(4)]
+    longest, think, spread, every = 9, 20.0, 0.4, 2.0
 
     def conversation(name: str) -> Events:
-        text = writer.rng.choice(systems)
-        turns = writer.rng.randint(1, 9)
+        system = text = writer.rng.choice(systems)
+        turns = writer.rng.randint(1, longest)
         for turn in range(turns):
             text += writer.text(15, 80)
             said = writer.text(60, 160)
-            wait = 0.0 if turn == 0 else writer.wait(20.0)
-            yield wait, Step(0, f"{name}.{turn}", text, said, "chat", None, True)
+            wait = 0.0 if turn == 0 else writer.wait(think, spread)
+            chance = (longest - turn - 1) / (longest - turn)
+            yield (
+                wait,
+                Step(
+                    0, f"{name}.{turn}", text, said, "chat", None, True, shared=len(system),
+                    rate=1 / every / len(systems), again=Again(chance, think, spread),
+                ),
+            )  # fmt: skip
             text += said
 
-    return merge([(at, conversation(f"c{i}")) for i, at in enumerate(starts(writer, runs, 2.0))])
+    return merge([(at, conversation(f"c{i}")) for i, at in enumerate(starts(writer, runs, every))])
 
 
 SHAPES: dict[str, Callable[[int, int], list[Step]]] = {
