@@ -17,6 +17,7 @@ from phloem.grammar.compiler import GrammarCompiler
 from phloem.grammar.defaults import default_tokenizer
 from phloem.grammar.lowering import schema_model
 from phloem.grammar.matcher import EngineMatcher
+from phloem.grammar.schema.dialects import Dialect
 from phloem.grammar.schema.render import render
 from phloem.grammar.spec import Constraint
 
@@ -106,9 +107,20 @@ def accepts_json(
     constraint = default_analyser().build(schema=schema, whitespace=whitespace)
     texts = {json.dumps(value, separators=(",", ":"), ensure_ascii=False)}
     rendered = render(schema_model(constraint.source), value)
-    if rendered is not None:
+    # For draft 4 alone 1.0 is another value than 1, which the canonical form would write.
+    if rendered is not None and (_draft(constraint) > 4 or not _holds_whole_float(value)):
         texts.add(rendered)
     return any(accepts(constraint, text, tokenizer=compiler) for text in texts)
+
+
+def _draft(constraint: Constraint) -> int:
+    return Dialect.of(json.loads(constraint.source)).draft
+
+
+def _holds_whole_float(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_holds_whole_float, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, float) and value.is_integer()
 
 
 def _ends(matcher: EngineMatcher | CheckedMatcher, tokens: list[int]) -> bool:

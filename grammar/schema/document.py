@@ -8,6 +8,7 @@ what keywords mean (flatten.py). Nothing is fetched: a reference out of the docu
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import unquote, urldefrag, urljoin
@@ -47,6 +48,7 @@ class Document:
         self._numbers: dict[tuple[int, str], int] = {}
         self._resources: dict[str, Any] = {}
         self._variants: dict[tuple[int, str], int] = {}
+        self._anchors: Counter[tuple[str, Any]] = Counter()
         self._count = 0
         self._resources[""] = root
         base = self._index(root, "", "")
@@ -99,6 +101,17 @@ class Document:
         if found is None:
             self._missing(reference, path, f"there is no {fragment!r}")
         return self.number(*found, f"$#{fragment}" if fragment else "$")
+
+    def is_plain(self, keyword: str, target: int) -> bool:
+        """Whether a dynamic reference that first leads to subschema `target` always means it.
+
+        It does where no other subschema could take its place: `target` is no dynamic anchor
+        ($recursiveAnchor for `$recursiveRef`), or the only one of its name.
+        """
+        anchor = "$recursiveAnchor" if keyword == "$recursiveRef" else "$dynamicAnchor"
+        value = self.subs[target].value
+        name = value.get(anchor) if isinstance(value, dict) else None
+        return not name or self._anchors[anchor, name] == 1
 
     def _pointed(self, resource: str, fragment: str) -> tuple[Any, str] | None:
         """What a JSON pointer (RFC 6901) leads to, and the base URI there."""
@@ -167,10 +180,16 @@ class Document:
             else:
                 base = self._base_of(value, base)
                 self._resources.setdefault(base, value)
-        for name in ("$anchor", "$dynamicAnchor"):
-            if isinstance(value.get(name), str):
-                self._resources.setdefault(f"{base}#{value[name]}", value)
+        self._index_anchors(value, base)
         for name, item in value.items():
             if name not in _DATA:
                 self._index(item, base, path)
         return base
+
+    def _index_anchors(self, value: dict[str, Any], base: str) -> None:
+        for name in ("$dynamicAnchor", "$recursiveAnchor"):
+            if isinstance(value.get(name), str | bool):
+                self._anchors[name, value[name]] += 1
+        for name in ("$anchor", "$dynamicAnchor"):
+            if isinstance(value.get(name), str):
+                self._resources.setdefault(f"{base}#{value[name]}", value)

@@ -13,6 +13,7 @@ from typing import Any
 
 from phloem.grammar.schema.document import Document, Sub
 from phloem.grammar.schema.strings import matches_format, matches_pattern
+from phloem.grammar.schema.unevaluated import Condition, alternatives
 from phloem.grammar.schema.values import (
     exact,
     is_number,
@@ -51,8 +52,11 @@ class Evaluator:
         return self.valid(self._document.number(schema, sub.base, sub.path), value)
 
     def _ref(self, sub: Sub, value: Any) -> bool:
-        reference = sub.value["$ref"]
-        return self.valid(self._document.resolve(reference, sub.base, sub.path), value)
+        return all(
+            self.valid(self._document.resolve(sub.value[name], sub.base, sub.path), value)
+            for name in _REFERENCES
+            if name in sub.value
+        )
 
     def _type(self, sub: Sub, value: Any) -> bool:
         names = sub.value["type"]
@@ -144,6 +148,38 @@ class Evaluator:
                     return False
         return True
 
+    def _unevaluated(self, sub: Sub, value: Any) -> bool:
+        return all(
+            self._rest(sub, keyword, value)
+            for keyword, kind in (("unevaluatedProperties", dict), ("unevaluatedItems", list))
+            if keyword in sub.value and isinstance(value, kind)
+        )
+
+    def _rest(self, sub: Sub, keyword: str, value: Any) -> bool:
+        """Whether in some alternative what is not evaluated keeps to the schema."""
+        schema = sub.value[keyword]
+        for conditions, seen in alternatives(self._document, sub, sub.value, keyword) or ():
+            if not all(self._holds(condition, value) for condition in conditions):
+                continue
+            if isinstance(value, list):
+                rest = [] if seen.every_item else value[seen.items :]
+            else:
+                names = [] if seen.every_member else [n for n in value if n not in seen.names]
+                rest = [
+                    value[name]
+                    for name in names
+                    if not any(matches_pattern(pattern, name) for pattern in seen.patterns)
+                ]
+            if all(self._sub(sub, schema, item) for item in rest):
+                return True
+        return False
+
+    def _holds(self, condition: Condition, value: Any) -> bool:
+        if isinstance(condition, str):
+            return isinstance(value, dict) and condition in value
+        holds, number = condition
+        return self.valid(number, value) is holds
+
     def _combined(self, sub: Sub, value: Any) -> bool:
         schema = sub.value
         if "if" in schema:
@@ -169,9 +205,10 @@ class Evaluator:
         return key in self._literal_keys[id(schema)]
 
 
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _Check = Callable[[Evaluator, Sub, Any], bool]
 _CHECKS: dict[_Check, set[str]] = {
-    Evaluator._ref: {"$ref"},
+    Evaluator._ref: set(_REFERENCES),
     Evaluator._type: {"type"},
     Evaluator._literals: {"enum", "const"},
     Evaluator._numbers: {
@@ -187,4 +224,5 @@ _CHECKS: dict[_Check, set[str]] = {
         "dependentSchemas",
     },
     Evaluator._combined: {"allOf", "anyOf", "oneOf", "not", "if"},
+    Evaluator._unevaluated: {"unevaluatedProperties", "unevaluatedItems"},
 }  # fmt: skip

@@ -92,8 +92,10 @@ class Context:
         return self.document.number(schema, self.sub.base, path)
 
     def beside(self) -> int:
-        """The number of this schema without the keyword: what holds beside it."""
-        others = {name: item for name, item in self.schema.items() if name != self.keyword}
+        """The number of this schema without the keyword: what surely holds beside it."""
+        # Without a branch's members, what is left unevaluated would be more.
+        left_out = {self.keyword, "unevaluatedProperties", "unevaluatedItems"}
+        others = {name: item for name, item in self.schema.items() if name not in left_out}
         return self.document.variant(self.sub, self.keyword, others)
 
     def op(self, positive: bool, schema: Any, *steps: str | int) -> Op:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from phloem.grammar.schema import containers, logic, scalars
+from phloem.grammar.schema import containers, logic, scalars, unevaluated
 from phloem.grammar.schema.goals import Choice, Context, Step
 
 __all__ = ["NEGATIVE", "POSITIVE", "refuse_unknown"]
@@ -20,6 +20,8 @@ Breaker = Callable[[Context], Choice]
 
 _HANDLED: dict[str, tuple[Handler, Breaker]] = {
     "$ref": (logic.reference, logic.broken_reference),
+    "$dynamicRef": (logic.reference, logic.broken_reference),
+    "$recursiveRef": (logic.reference, logic.broken_reference),
     "allOf": (logic.all_of, logic.broken_all_of),
     "anyOf": (logic.any_of, logic.broken_any_of),
     "oneOf": (logic.one_of, logic.broken_one_of),
@@ -53,6 +55,8 @@ _HANDLED: dict[str, tuple[Handler, Breaker]] = {
     "dependencies": (containers.dependencies, containers.broken_dependencies),
     "dependentRequired": (containers.dependencies, containers.broken_dependencies),
     "dependentSchemas": (containers.dependencies, containers.broken_dependencies),
+    "unevaluatedProperties": (unevaluated.unevaluated, unevaluated.broken_unevaluated),
+    "unevaluatedItems": (unevaluated.unevaluated, unevaluated.broken_unevaluated),
 }
 
 POSITIVE: dict[str, Handler] = {name: pair[0] for name, pair in _HANDLED.items()}
@@ -61,10 +65,6 @@ NEGATIVE: dict[str, Breaker] = {name: pair[1] for name, pair in _HANDLED.items()
 """Keyword -> the alternatives that break it."""
 
 _REFUSED: dict[str, tuple[int, int]] = {
-    "$dynamicRef": (9, 9),
-    "$recursiveRef": (8, 8),
-    "unevaluatedItems": (8, 9),
-    "unevaluatedProperties": (8, 9),
     "divisibleBy": (3, 3),
     "disallow": (3, 3),
     "extends": (3, 3),

@@ -15,7 +15,7 @@ __all__ = [
 
 
 def reference(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
-    """`$ref`, and `$recursiveRef`/`$dynamicRef` where they mean the same."""
+    """`$ref`, and `$recursiveRef` or `$dynamicRef` where they mean the same."""
     steps.append(context.goal(True, _target(context)))
 
 
@@ -25,7 +25,13 @@ def broken_reference(context: Context) -> Choice:
 
 
 def _target(context: Context) -> int:
-    return context.document.resolve(context.value, context.sub.base, context.sub.path)
+    found = context.document.resolve(context.value, context.sub.base, context.sub.path)
+    if context.keyword != "$ref" and not context.document.is_plain(context.keyword, found):
+        context.refuse(
+            "can't be enforced: what it means depends on the schemas it is reached through",
+            hint="use $ref, or one $dynamicAnchor of the name",
+        )
+    return found
 
 
 def _branches(context: Context) -> list[int]:

@@ -47,7 +47,7 @@ _NEEDED = _named(lambda value: isinstance(value, str) or _is_schema(value) or _a
 _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(
         ("not", "if", "then", "else", "contains", "propertyNames", "additionalProperties",
-         "additionalItems"),
+         "additionalItems", "unevaluatedProperties", "unevaluatedItems"),
         _SCHEMA,
     ),
     **dict.fromkeys(("allOf", "anyOf", "oneOf"), _SCHEMAS),
@@ -59,7 +59,7 @@ _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     **dict.fromkeys(("minimum", "maximum"), _BOUND),
     **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _OPEN_BOUND),
-    **dict.fromkeys(("pattern", "format", "$ref"), _TEXT),
+    **dict.fromkeys(("pattern", "format", "$ref", "$dynamicRef", "$recursiveRef"), _TEXT),
     "type": (lambda value: isinstance(value, str) or _are_texts(value), "a type or a list of them"),
     "enum": (lambda value: isinstance(value, list), "a list"),
     "multipleOf": (lambda value: is_number(value) and value > 0, "a number above 0"),

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from fractions import Fraction
 
 from phloem.errors import ConstraintError
 from phloem.grammar.regex.emit import json_terminal
 from phloem.grammar.regex.nodes import ANY, ANY_CHAR, Alt, And, Node, Not, Rep, literal
 from phloem.grammar.schema.model import KeyClass, Numbers, Strings
 from phloem.grammar.schema.numbers import numerals
-from phloem.grammar.schema.values import number_text
+from phloem.grammar.schema.values import common_multiple, number_text
 
 __all__ = ["Terminals"]
 
@@ -77,7 +78,11 @@ class Terminals:
             return self._named(numerals(kind.range, whole=whole, fractional=fractional))
         if kind.fractional:
             raise ConstraintError("'multipleOf' for numbers that must not be integers")
-        # llguidance writes multiples itself.
+        rules = [self._multiples(kind, step) for step in _steps(kind.multiples[0])]
+        return rules[0] if len(rules) == 1 else self._rule(" | ".join(rules))
+
+    def _multiples(self, kind: Numbers, step: Fraction) -> str:
+        """Multiples written with as many decimals as `step` has, or none: llguidance's own."""
         body: dict[str, object] = {"type": "integer" if kind.whole else "number"}
         for bound, is_open, plain, exclusive in (
             (kind.range.low, kind.range.low_open, "minimum", "exclusiveMinimum"),
@@ -85,13 +90,15 @@ class Terminals:
         ):
             if bound is not None:
                 body[exclusive if is_open else plain] = bound
-        body["multipleOf"] = kind.multiples[0]
+        body["multipleOf"] = step
         fields = ", ".join(
             f'"{name}": ' + (json.dumps(value) if isinstance(value, str) else number_text(value))  # type: ignore[arg-type]
             for name, value in body.items()
         )
-        rule = f'%json {{{fields}, "x-guidance": {{"whitespace_flexible": false}}}}'
-        return self._rules.setdefault(rule, f"{self._prefix}n{len(self._rules)}")
+        return self._rule(f'%json {{{fields}, "x-guidance": {{"whitespace_flexible": false}}}}')
+
+    def _rule(self, body: str) -> str:
+        return self._rules.setdefault(body, f"{self._prefix}n{len(self._rules)}")
 
     def key(self, name: str) -> str:
         """A known member's name and the colon after it.
@@ -126,6 +133,16 @@ class Terminals:
 
     def _named(self, expression: str) -> str:
         return self._names.setdefault(expression, f"{self._prefix.upper()}T{len(self._names)}")
+
+
+def _steps(multiple: Fraction) -> list[Fraction]:
+    """The multiples of `multiple` by the decimals they are written with: 0.25, 0.5 and 1."""
+    steps = {multiple: None}
+    decimals = Fraction(1)
+    while common_multiple((multiple, decimals)) != multiple:
+        steps[common_multiple((multiple, decimals))] = None
+        decimals /= 10
+    return list(steps)
 
 
 def _spelled(text: str) -> str:

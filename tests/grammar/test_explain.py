@@ -23,8 +23,8 @@ def test_a_schema_is_explained(compiler):
 
 def test_problems_are_told_with_their_place():
     """What can't be enforced is a finding with keyword, path or position, not an exception."""
-    found = explain('{"properties": {"a": {"unevaluatedProperties": false}}}')
-    assert (found.keyword, found.path) == ("unevaluatedProperties", "$.properties.a")
+    found = explain('{"properties": {"a": {"contains": true, "unevaluatedItems": false}}}')
+    assert (found.keyword, found.path) == ("unevaluatedItems", "$.properties.a")
     assert explain("ab[").position == 2
     assert explain("ab[").kind == "regex"
 
