@@ -7,6 +7,7 @@ which status (`error_map.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -80,7 +81,8 @@ def error_reply(error: BaseException) -> Response:
     """The reply for an exception of the work itself, with `Retry-After` where known."""
     headers = {}
     if isinstance(error, PhloemError) and "retry_after_s" in error.details:
-        headers["Retry-After"] = str(error.details["retry_after_s"])
+        # Whole seconds: the header knows no others.
+        headers["Retry-After"] = str(math.ceil(error.details["retry_after_s"]))
     return json_reply(status_of(error), error_object(error), headers)
 
 

@@ -34,6 +34,7 @@ def _query(text: str) -> str:
     return text
 
 
+Words = Annotated[str, Field(min_length=1)]
 Query = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_query)]
 
 
@@ -70,10 +71,16 @@ class GenNode(Strictly):
     max_tokens: Count | None = None
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
     top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
-    stop: Annotated[list[str], Field(max_length=16)] | None = None
+    stop: Annotated[list[Words], Field(max_length=16)] | None = None
     regex: str | None = None
     json_schema: dict[str, Any] | None = None
     next: Id | None = None
+
+    @model_validator(mode="after")
+    def _one_constraint(self) -> Self:
+        if self.regex is not None and self.json_schema is not None:
+            raise ValueError("regex and json_schema exclude each other")
+        return self
 
 
 class SelectNode(Strictly):
@@ -82,7 +89,7 @@ class SelectNode(Strictly):
     type: Literal["select"]
     name: Id
     role: Literal["assistant"] | None = None
-    choices: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+    choices: Annotated[list[Words], Field(min_length=1)]
     next: Id | None = None
 
 

@@ -80,7 +80,12 @@ def _step(s: State, name: str, node: NodeSpec, variables: dict[str, Any]) -> Non
         variables[node.name] = s[node.name]
     elif isinstance(node, RetrieveNode):
         query = _search(name, node.query, variables)
-        hits = retrieve(node.name, str(query), index=node.index, k=node.k)
+        if not isinstance(query, str):
+            raise ProgramError(
+                f"node {name!r}: the query {node.query!r} gives {json.dumps(query)[:80]}, no text",
+                hint="name a variable that holds text",
+            )
+        hits = retrieve(node.name, query, index=node.index, k=node.k)
         variables[node.name] = [hit.to_json() for hit in hits]
 
 
@@ -101,7 +106,7 @@ def _text(name: str, node: AppendNode, variables: Mapping[str, Any]) -> str:
 def _search(name: str, query: str, variables: Mapping[str, Any]) -> Any:
     try:
         return jmespath.search(query, variables)
-    except JMESPathError as error:
+    except (JMESPathError, ValueError) as error:  # a slice's step of 0 is the second
         raise ProgramError(
             f"node {name!r}: the expression {query!r} fails: {error}",
             hint="the variables are the graph's args and what its steps have set",

@@ -78,6 +78,8 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("nodes/pick/choices", [], "choices"),
         ("nodes/yes/regex", "a[b", "regex"),
         ("nodes/yes/code", "import os", "Extra"),
+        ("nodes/yes/json_schema", {}, "regex and json_schema exclude each other"),
+        ("nodes/yes/stop", [""], "stop.0"),
         ("nodes/ask/type", "python", "type"),
     ],
 )
@@ -94,6 +96,29 @@ def test_a_loop_without_end_is_ended(server: Running) -> None:
     reply = send(server, loop)
     assert reply.status_code == 422
     assert "1000 nodes" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("node", "says"),
+    [
+        ({"type": "return", "value": "words[::0]"}, "step"),
+        ({"type": "return", "value": "abs(word)"}, "abs()"),
+        ({"type": "retrieve", "name": "docs", "query": "wrod"}, "gives null, no text"),
+        ({"type": "retrieve", "name": "docs", "query": "@"}, "no text"),
+    ],
+)
+def test_a_value_that_can_not_be_is_an_error_of_its_node(
+    server: Running, node: dict[str, Any], says: str
+) -> None:
+    """An expression that fails, and a search for what is no text, name the node and say how."""
+    reply = send(
+        server, {"start": "here", "nodes": {"here": node}}, args={"word": "x", "words": ["x"]}
+    )
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"]) == (422, "program_error")
+    assert "'here'" in error["message"]
+    assert says in error["message"]
+    assert error["hint"]
 
 
 def test_graphs_are_not_a_listed_program(server: Running) -> None:
