@@ -11,10 +11,11 @@ the narrower reading is taken: `\\d` in a JSON Schema is ASCII, `\\D` leaves out
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 
 from phloem.errors import ConstraintError
+from phloem.grammar.regex.cases import with_cases
 from phloem.grammar.regex.nodes import (
     EPSILON,
     NAMED,
@@ -105,6 +106,8 @@ class _Parser:
     fold: bool = False
     dotall: bool = False
     multiline: bool = False
+    names: set[str] = field(default_factory=set)
+    """Of the groups."""
 
     def fail(self, what: str, position: int | None = None, hint: str | None = None) -> NoReturn:
         place = self.at if position is None else position
@@ -219,15 +222,10 @@ class _Parser:
         return self.folded(Chars(((code, code),)))
 
     def folded(self, chars: Chars) -> Chars:
-        """Both cases of ASCII letters under the flag i; other letters match as written."""
+        """All cases of the characters under the flag i."""
         if not self.fold:
             return chars
-        ranges = list(chars.ranges)
-        for low, high in chars.ranges:
-            for first, last, shift in ((65, 90, 32), (97, 122, -32)):
-                if max(low, first) <= min(high, last):
-                    ranges.append((max(low, first) + shift, min(high, last) + shift))
-        return Chars(tuple(ranges), chars.named, chars.negated)
+        return Chars(tuple(with_cases(chars.ranges)), chars.named, chars.negated)
 
     def group(self, depth: int, start: int) -> Node:
         if not self.take("?"):
@@ -248,10 +246,20 @@ class _Parser:
         if self.peek(">"):
             self.fail("an atomic group", start, hint="use (?:...)")
         if self.take("P<" if self.dialect == "python" else "<"):
-            while self.next() != ">":
-                pass
+            self.name_group(start)
             return self.close(depth, start)
         return self.flags(depth, start)
+
+    def name_group(self, start: int) -> None:
+        name = ""
+        while (char := self.next()) != ">":
+            name += char
+        # In ECMA-262 alternatives may share a name, and names may hold "$".
+        if not name.replace("$", "_").isidentifier():
+            self.fail(f"the group name {name!r}", start)
+        if self.dialect == "python" and name in self.names:
+            self.fail(f"two groups named {name!r}", start)
+        self.names.add(name)
 
     def close(self, depth: int, start: int) -> Node:
         kept = self.fold, self.dotall, self.multiline
@@ -301,14 +309,23 @@ class _Parser:
         return found if isinstance(found, Chars) else self.char(found)
 
     def boundary(self, negative: bool, start: int) -> Node:
-        word = self.class_of("w")
-        sides = (
-            Cat((Look(word, False, left, start), Look(word, True, right, start)))
-            for left, right in (
-                ((False, False), (True, True)) if negative else ((False, True), (True, False))
+        word, other = self.class_of("w"), self.class_of("W")
+        if not negative:
+            sides = [((word, True), (word, False)), ((word, False), (word, True))]
+        elif self.dialect == "ecma":
+            sides = [((word, True), (word, True)), ((word, False), (word, False))]
+        else:  # For `re` there is no place in the empty text: some character stands beside it.
+            sides = [
+                ((word, True), (word, True)),
+                ((other, True), (word, False)),
+                ((word, False), (other, True)),
+            ]
+        return Alt(
+            tuple(
+                Cat((Look(left, False, not before, start), Look(right, True, not after, start)))
+                for (left, before), (right, after) in sides
             )
         )
-        return Alt(tuple(sides))
 
     def class_of(self, name: str) -> Chars:
         return _CLASSES[self.dialect][name]
@@ -372,7 +389,10 @@ class _Parser:
         long = {"Letter": "L", "Number": "N", "Punctuation": "P", "Symbol": "S", "Mark": "M"}
         item = named_category(long.get(name, name), negated) if self.dialect == "ecma" else None
         if item is None:
-            self.fail(f"the Unicode property {name!r}", start, hint="use a general category")
+            ours = "use a general category, such as Lu"
+            theirs = "Python's patterns have none; letters are [^\\W\\d_]"
+            hint = ours if self.dialect == "ecma" else theirs
+            self.fail(f"the Unicode property {name!r}", start, hint=hint)
         return Chars(named=(item,))
 
     def char_class(self, start: int) -> Node:
