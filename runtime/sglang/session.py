@@ -186,7 +186,7 @@ class SGLangSession(RemoteSession, Session):
         if params.logprobs is not None or not _resumes(params):
             return constraint
         shared = self._shared
-        forced = shared.checker.forced(constraint)[: params.max_tokens - 1]
+        forced = shared.checker.forced(constraint)[: max(0, params.max_tokens - 1)]
         tokens, rest = head(constraint, forced, shared.vocabulary.token_bytes)
         output.force(tokens)
         return rest

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import httpx
 import pytest
 import pytest_asyncio
 
 import phloem as ph
-from phloem.errors import Cancelled, Unsupported
+from phloem.errors import Cancelled, PromptTooLong, Unsupported
 from phloem.grammar.spec import Constraint
 from phloem.programs.executor.loop import call
-from phloem.programs.protocol import SamplingParams, StepResult, Text
+from phloem.programs.protocol import SamplingParams, Snapshot, StepResult, Text
 from phloem.runtime.sglang.backend import RuntimeEndpoint
 from tests.sglang_server import tokenizer
 
@@ -133,9 +135,53 @@ async def test_a_cancelled_step_ends_on_the_server(
     await session.cancel()
     with pytest.raises(Cancelled):
         await anext(step)
-    async with httpx.AsyncClient(base_url=sglang_url, timeout=30) as client:
-        for _ in range(40):
-            # It refuses to flush while anything runs.
+    await idle(sglang_url)
+
+
+CLIENT = """
+import asyncio, sys
+from phloem.programs.protocol import SamplingParams, Text
+from phloem.runtime.sglang.backend import RuntimeEndpoint
+
+async def main():
+    session = await RuntimeEndpoint(sys.argv[1], tokenizer=sys.argv[2] or None).open("s")
+    session.append([Text("Once upon a time")])
+    params = SamplingParams(temperature=0, max_tokens=2000, ignore_eos=True)
+    async for _ in session.generate(params):
+        print("runs", flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_the_step_of_a_killed_client_ends_on_the_server(sglang_url: str) -> None:
+    """A client that is gone, without a word, leaves nothing that runs."""
+    arguments = ("-c", CLIENT, sglang_url, tokenizer() or "")
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    assert client.stdout is not None
+    assert await client.stdout.readline() == b"runs\n"
+    client.kill()
+    await client.communicate()
+    await idle(sglang_url)
+
+
+async def test_the_context_may_be_filled(backend: RuntimeEndpoint) -> None:
+    """The server takes as many tokens as it reports; what goes beyond is refused before."""
+    size = backend.capabilities.max_context
+    fits = await backend.restore(
+        Snapshot(backend.capabilities.fingerprint, (42,) * (size - 2)), "s"
+    )
+    assert len((await run(fits, replace(GREEDY, max_tokens=2))).tokens) <= 2
+    with pytest.raises(PromptTooLong, match=str(size)):
+        await run(fits, replace(GREEDY, max_tokens=2))
+
+
+async def idle(url: str) -> None:
+    """Wait until the server runs nothing: it refuses to flush while anything does."""
+    async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+        for _ in range(60):
             if (await client.post("/flush_cache")).status_code == 200:
                 return
             await asyncio.sleep(0.25)
