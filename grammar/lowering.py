@@ -20,6 +20,7 @@ from phloem.grammar.regex.resolve import full_match
 from phloem.grammar.schema.build import build_model
 from phloem.grammar.schema.emit import write_rules
 from phloem.grammar.schema.model import Model
+from phloem.grammar.schema.terminals import lark_string
 from phloem.grammar.spec import Constraint
 
 __all__ = [
@@ -79,11 +80,6 @@ def schema_model(source: str) -> Model:
         return build_model(json.loads(source), time.monotonic() + _TIME_LIMIT)
     except RecursionError as error:
         raise ConstraintError("the schema is nested too deeply to enforce") from error
-
-
-def lark_string(text: str) -> str:
-    """`text` as a Lark string literal."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 def with_prelude(grammar: str, after: str, special_ids: Mapping[str, int]) -> str:

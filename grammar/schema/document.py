@@ -48,6 +48,8 @@ class Document:
         self._numbers: dict[tuple[int, str], int] = {}
         self._resources: dict[str, Any] = {}
         self._variants: dict[tuple[int, str], int] = {}
+        self._bases: dict[int, str] = {}
+        """By the identity of subschemas with an identifier, which the document keeps alive."""
         self._anchors: Counter[tuple[str, Any]] = Counter()
         self._count = 0
         self._resources[""] = root
@@ -76,8 +78,10 @@ class Document:
         """The number of a changed copy of `sub`; the same one for the same `name`."""
         key = (id(sub.value), name)
         if key not in self._variants:
+            # The base is that inside of `sub`: its identifier has done its part.
+            plain = {name: item for name, item in value.items() if name not in {"id", "$id"}}
             # The list keeps the new object alive: its identity is its key.
-            self._variants[key] = self.number(value, sub.base, sub.path)
+            self._variants[key] = self.number(plain, sub.base, sub.path)
         return self._variants[key]
 
     def resolve(self, reference: Any, base: str, path: str) -> int:
@@ -156,10 +160,12 @@ class Document:
         return found if isinstance(found, str) else None
 
     def _base_of(self, value: dict[str, Any], base: str) -> str:
+        """The base URI inside of `value`, which stands where `base` is the base URI."""
         identifier = self._identifier(value)
         if identifier is None or identifier.startswith("#"):
             return base
-        return urldefrag(urljoin(base, identifier)).url
+        # Whoever comes by its identifier stands inside already.
+        return self._bases.setdefault(id(value), urldefrag(urljoin(base, identifier)).url)
 
     def _index(self, value: Any, base: str, path: str) -> str:
         """Enter the identifiers and anchors in and below `value`; returns its own base."""

@@ -25,7 +25,7 @@ from phloem.grammar.schema.model import KeyClass, Numbers, Strings
 from phloem.grammar.schema.numbers import numerals
 from phloem.grammar.schema.values import common_multiple, number_text
 
-__all__ = ["Terminals"]
+__all__ = ["Terminals", "lark_string"]
 
 _HEX = "[0-9A-Fa-f]"
 _UNIT = f"(?:[0-9A-CEFa-cef]{_HEX}{{3}}|[Dd][0-7]{_HEX}{{2}})"
@@ -58,7 +58,7 @@ class Terminals:
 
     def literals(self, texts: Sequence[str]) -> str:
         """Any of these JSON texts."""
-        spell = _lark if self._one_spelling else _spelled
+        spell = lark_string if self._one_spelling else _spelled
         return self._named(" | ".join(map(spell, texts)))
 
     def string(self, kind: Strings) -> str:
@@ -106,7 +106,7 @@ class Terminals:
         Names of all sorts end at their quote and leave the colon to a terminal of its own: of
         two terminals that fit, the longer one would hide the other.
         """
-        spell = _lark if self._one_spelling else _spelled
+        spell = lark_string if self._one_spelling else _spelled
         return f"{self._named(spell(json.dumps(name, ensure_ascii=False)))} {self._colon()}"
 
     def key_class(self, kind: KeyClass) -> str:
@@ -127,7 +127,7 @@ class Terminals:
 
     def _mark(self, sign: str, *, before: bool = True, after: bool = True) -> str:
         if not self._space:
-            return _lark(sign)
+            return lark_string(sign)
         left, right = (self._space if side else "" for side in (before, after))
         return self._named(f"/{left}\\{sign}{right}/" if sign != "," else f"/{left},{right}/")
 
@@ -148,13 +148,15 @@ def _steps(multiple: Fraction) -> list[Fraction]:
 def _spelled(text: str) -> str:
     """A JSON text as written, or with `\\u` escapes for what is not ASCII."""
     if text.isascii():
-        return _lark(text)
+        return lark_string(text)
     parts = []
     for char in text:
         if char.isascii():
             parts.append("\\" + char if not char.isalnum() and char.isprintable() else char)
         else:
-            parts.append(f"(?:{char}|{_escapes(char)})")
+            # A line end of Unicode would end the expression.
+            plain = char if char.isprintable() else f"\\x{{{ord(char):x}}}"
+            parts.append(f"(?:{plain}|{_escapes(char)})")
     return "/" + "".join(parts) + "/"
 
 
@@ -166,8 +168,10 @@ def _escapes(char: str) -> str:
     )
 
 
-def _lark(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def lark_string(text: str) -> str:
+    """`text` as a Lark string literal."""
+    # The one control character that JSON does not escape, and llguidance does not read.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _range(low: int, high: int | None) -> str:

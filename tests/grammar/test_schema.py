@@ -144,6 +144,14 @@ def test_texts_against_schemas(compiler, build, schema, yes, no):
         ({"type": "string", "format": "date"}, ["2024-02-29"], ["2023-02-29", "2024-1-1"]),
         ({"type": "string", "format": "ports"}, ["anything"], []),
         ({"type": "string", "format": "iri"}, ["http://ex.ämple/"], ["not-an-iri"]),
+        ({"enum": ["\x7f", "\u2028x", "\x01", "\ufeff", "\x85"]},
+         ["\x7f", "\u2028x", "\x01", "\ufeff", "\x85"], ["", "x", "\u2029"]),
+        ({"properties": {"\x7f": {"type": "null"}}}, [{"\x7f": None}], [{"\x7f": 1}]),
+        ({"$id": "http://a.example/root", "$defs": {"x": {"$id": "sub/x.json", "properties":
+          {"y": {"$ref": "#/$defs/y"}, "z": {"$ref": "y.json"}}, "$defs": {"y": {"type": "null"},
+          "z": {"$id": "y.json", "oneOf": [{"type": "string"}, {"const": 1}]}}}}, "properties":
+          {"p": {"$ref": "sub/x.json"}, "q": {"$ref": "http://a.example/sub/x.json#/$defs/y"}}},
+         [{"p": {"y": None, "z": 1}, "q": None}], [{"p": {"y": 1}}, {"q": 2}, {"p": {"z": 2}}]),
         ({"x-custom": 1, "type": "null"}, [None], [0]),
         ({"type": "string", "nullable": True}, ["a"], [None]),
         ({"type": "boolean"}, [True], [1, "true"]),
