@@ -110,7 +110,7 @@ async def test_a_first_byte_that_never_comes_ends_by_the_timeout() -> None:
             with pytest.raises(DeadlineExceeded):
                 await asyncio.wait_for(ask(session), 20)
             await backend.aclose()
-            assert server.asked[-2:] == ["/generate", "/abort_request"]
+            assert "/abort_request" in server.asked
 
 
 async def generate(session: Session) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phloem.grammar.spec import Constraint
@@ -65,6 +65,7 @@ def test_other_constraints_are_left_alone() -> None:
 ATOMS = st.sampled_from(["a", "b", r"\.", "[ab]", "(a|b)", "b?", "a{2}", "(ab)*", r"\d", "|", " "])
 
 
+@settings(deadline=None)
 @given(st.lists(ATOMS, min_size=1, max_size=6).map("".join), st.text("ab. 0", max_size=6))
 def test_head_and_rest_are_the_pattern(pattern: str, text: str) -> None:
     """Whatever the grammar would force, the head followed by the rest is the whole pattern."""
