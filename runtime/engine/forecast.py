@@ -35,7 +35,7 @@ _BUCKETS = 48
 _GROWTH = 1.02
 """Each run counts so much more than the one before it: the last 50 or so decide."""
 
-_PATIENCE = 3.0
+_PATIENCE = 2.5
 """An ended session whose text nobody went on from for so many mean waits counts as at its end."""
 
 _REMEMBERED = 4096
@@ -129,8 +129,8 @@ class Forecast:
         self._waiting: OrderedDict[str, Waits] = OrderedDict()
         self._ended: OrderedDict[str, Waits] = OrderedDict()
         self._turns: OrderedDict[str, Waits] = OrderedDict()
-        # Ended sessions by a hash of their whole text, also by place; and how many there are by
-        # the hash of its whole pages.
+        # Ended sessions by a hash of their whole text; those that are expected back by place, too;
+        # and how many of all there are by the hash of its whole pages.
         self._endings: OrderedDict[int, Interest] = OrderedDict()
         self._open: defaultdict[str, OrderedDict[int, Interest]] = defaultdict(OrderedDict)
         self._stems: Counter[int] = Counter()
@@ -156,7 +156,11 @@ class Forecast:
     # Sessions that ended, and those that go on from their text
 
     def ended(self, interest: Interest) -> list[Interest]:
-        """A session ended; returns those that ended before and are not expected back any more."""
+        """A session ended; returns those that ended before and are not expected back any more.
+
+        They are remembered all the same, as many as there is room for: waits longer than all
+        before must be learned too.
+        """
         here = _at(self._ended, interest.place)
         patience = math.inf if here.mean is None else _PATIENCE * here.mean
         given_up = [
@@ -165,18 +169,34 @@ class Forecast:
                 self._open[interest.place].values(),
             )
         ]
-        same = self._endings.get(interest.text)
-        if same is not None and same not in given_up:
-            given_up.append(same)
-        if not given_up and len(self._endings) >= _REMEMBERED:
-            given_up.append(next(iter(self._endings.values())))
         for other in given_up:
-            for waits in self._of_ended(other):
-                waits.never()
-            self._take(other)
+            self._give_up(other)
+        dropped = [self._endings.get(interest.text)]
+        if len(self._endings) >= _REMEMBERED:
+            dropped.append(next(iter(self._endings.values())))
+        for old in dropped:
+            if old is not None and self._endings.get(old.text) is old:
+                if self._give_up(old):
+                    given_up.append(old)
+                self._take(old)
         self._endings[interest.text] = self._open[interest.place][interest.text] = interest
         self._stems[interest.stem] += 1
         return given_up
+
+    def _give_up(self, interest: Interest) -> bool:
+        """Count a session as one that nobody goes on from, unless it is so counted."""
+        expected = self._close(interest)
+        if expected:
+            for waits in self._of_ended(interest):
+                waits.never()
+        return expected
+
+    def _close(self, interest: Interest) -> bool:
+        here = self._open[interest.place]
+        expected = here.pop(interest.text, None) is not None
+        if not here:
+            del self._open[interest.place]
+        return expected
 
     def continued(self, stem: int, following: Tokens) -> Interest | None:
         """A new session's tokens begin with the whole pages of `stem`, and go on with those of a
@@ -194,9 +214,7 @@ class Forecast:
 
     def _take(self, interest: Interest) -> None:
         del self._endings[interest.text]
-        del self._open[interest.place][interest.text]
-        if not self._open[interest.place]:
-            del self._open[interest.place]
+        self._close(interest)
         self._stems[interest.stem] -= 1
         if not self._stems[interest.stem]:
             del self._stems[interest.stem]

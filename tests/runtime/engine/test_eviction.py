@@ -264,7 +264,25 @@ def test_programs_that_nobody_goes_on_from_hide_no_conversation_that_ended():
         turn(cache, [*tokens_of(10 + run, 8), 1, 2, 3, 4])
     cache.now += 100
     turn(cache, tokens_of(20))
-    assert len(cache.cache.forecast._endings) == 2
+    assert {place: len(those) for place, those in cache.cache.forecast._open.items()} == {
+        "label": 1,
+        "chat": 1,
+    }
+
+
+def test_waits_grow_longer_and_are_learned_all_the_same():
+    """Where users came back after a second and now do after a minute, the minute is learned."""
+    cache = Cache(64)
+    for wait, runs in ((1, 5), (60, 40)):
+        for run in range(runs):
+            mine = tokens_of(1000 * wait + run, 8)
+            turn(cache, mine)
+            cache.now += wait
+            turn(cache, [*mine, 7, 8, 9, 10])
+    last = turn(cache, tokens_of(1, 8))
+    cache.now += 30
+    turn(cache, tokens_of(2, 8))
+    assert cache.cache.forecast.of_session(last) < 100
 
 
 def test_who_ended_where_others_go_on_still_counts():

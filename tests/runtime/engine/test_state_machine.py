@@ -359,11 +359,9 @@ class Sessions(RuleBasedStateMachine):
         ended = forecast._endings
         assert all(one.ended and one.text == text for text, one in ended.items())
         assert forecast._stems == Counter(one.stem for one in ended.values())
-        by_place = {place: set(found) for place, found in forecast._open.items() if found}
-        assert by_place == {
-            place: {text for text, one in ended.items() if one.place == place}
-            for place in {one.place for one in ended.values()}
-        }
+        for place, expected in forecast._open.items():
+            assert all(ended[text].place == place for text in expected)
+            assert all(ended[text] is one for text, one in expected.items())
 
 
 class Broken:
