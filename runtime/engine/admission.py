@@ -26,6 +26,7 @@ def expire(state: EngineState) -> None:
     late += [job for job in state.running if job.deadline is not None and now >= job.deadline]
     for job in late:
         waited = now - job.clock.arrived
+        job.tell()
         state.fail(
             job,
             DeadlineExceeded(

@@ -133,10 +133,8 @@ def _sample(
     if not drawing:
         return
     try:
-        lookups = [_lookup(state, job, logits[row]) for job, row in zip(drawing, rows, strict=True)]
-        if len(rows) < len(logits):
-            logits = logits[torch.tensor(rows, device=logits.device)]
-        tokens = sample(logits[:, : state.vocabulary.size], draws)
+        lookups = [_lookup(state, job, logits, row) for job, row in zip(drawing, rows, strict=True)]
+        tokens = sample(_rows(logits, rows)[:, : state.vocabulary.size], draws)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
@@ -149,12 +147,20 @@ def _sample(
         _guard(state, job, take, job, token, lookup)
 
 
-def _lookup(state: EngineState, job: Generation, row: torch.Tensor) -> LogprobOf:
+def _rows(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    """Some rows, which ascend: without a copy where they follow each other."""
+    first, last = rows[0], rows[-1] + 1
+    if last - first == len(rows):
+        return logits[first:last]
+    return logits[torch.tensor(rows, device=logits.device)]
+
+
+def _lookup(state: EngineState, job: Generation, logits: torch.Tensor, row: int) -> LogprobOf:
     """Looks up log-probabilities under the model itself: no temperature, mask or penalty."""
     count = job.params.logprobs
     if count is None:
         return None
-    logprobs = torch.log_softmax(row, dim=-1)
+    logprobs = torch.log_softmax(logits[row], dim=-1)
     best = logprobs[: state.vocabulary.size].topk(count) if count else None
     text = state.vocabulary.text
 

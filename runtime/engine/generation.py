@@ -7,6 +7,7 @@ phases), stop texts (`output_text.py`), the grammar (`constrained.py`).
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ from phloem.runtime.engine.vocabulary import Vocabulary
 
 __all__ = ["Generation"]
 
+
+_UNREAD_S = 0.25
+"""How often text is told that nobody reads as it comes: what a step that fails can lose of it."""
 
 LogprobOf: TypeAlias = Callable[[int], TokenLogprob] | None
 """Looks a token's log-probability up in the row it was drawn from; None: not asked for."""
@@ -88,6 +92,7 @@ class Generation(Job):
         self._drafter = Drafter() if drafts else None
         self._guessed_from = 0
         self._generated = self._forced = self._drafted = self._accepted = 0
+        self._told = self.clock.arrived
         if params.max_tokens == 0:
             self.finish = "length"
         elif border is None and self._jump:
@@ -300,7 +305,16 @@ class Generation(Job):
         self.deliver(Progress(TokenEvent(""), self.base))
 
     def progress(self) -> None:
-        """Deliver what can be shown and was not yet."""
+        """See `Job`. Where nobody reads along a message only costs time: then few are sent."""
+        if not self.params.stream:
+            now = time.monotonic()
+            if now - self._told < _UNREAD_S:
+                return
+            self._told = now
+        self.tell()
+
+    def tell(self) -> None:
+        """See `Job`."""
         piece = self._text.take()
         if piece is not None:
             self.deliver(Progress(self._event(piece), self.base))

@@ -121,7 +121,10 @@ class Job(ABC):
         """Deliver the outcome of a job that is complete."""
 
     def progress(self) -> None:  # noqa: B027 - most kinds have none to show
-        """Deliver what can be shown before the outcome."""
+        """After a pass: deliver what can be shown before the outcome, if it is time for that."""
+
+    def tell(self) -> None:  # noqa: B027 - as above
+        """Deliver what can be shown before the outcome and was not yet."""
 
     def waits(self) -> None:  # noqa: B027 - most kinds have nobody who asks
         """Deliver that the job is accepted and waits for its turn."""

@@ -22,7 +22,7 @@ from phloem.runtime.model.memory import zeros
 __all__ = ["Decoder", "ForwardBatch", "KVStorage"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class KVStorage:
     """Keys and values of all pages. Token slot = page * page_size + offset in the page.
 

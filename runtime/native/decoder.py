@@ -14,6 +14,7 @@ import ctypes
 import logging
 import os
 import weakref
+from typing import TypeAlias
 
 import torch
 
@@ -28,6 +29,8 @@ from phloem.runtime.native.packing import PackedModel, unsupported
 __all__ = ["NativeDecoder", "native_decoder"]
 
 logger = logging.getLogger(__name__)
+
+Addresses: TypeAlias = "ctypes.Array[ctypes.c_void_p]"
 
 ISA_VARIABLE = "PHLOEM_NATIVE_ISA"
 """Environment variable that picks an instruction set instead of the best one."""
@@ -66,7 +69,8 @@ class NativeDecoder:
         self.config = config
         self.instruction_set = _instruction_set(library, instruction_set)
         self._library = library
-        self._model = PackedModel(library, config, tensors)
+        tiles = self.instruction_set == "amx"
+        self._model = PackedModel(library, config, tensors, tiles=tiles)
         self._handle = library.decoder_new(
             self._model.config,
             self._model.layers,
@@ -79,6 +83,9 @@ class NativeDecoder:
                 hint="set PHLOEM_NATIVE=0 to use torch",
             )
         weakref.finalize(self, library.decoder_free, self._handle)
+        self._layers: weakref.WeakKeyDictionary[KVStorage, tuple[Addresses, Addresses]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     @property
     def vocab_size(self) -> int:
@@ -118,20 +125,16 @@ class NativeDecoder:
         """
         rows, wanted = batch.tokens.shape[0], batch.logit_rows.shape[0]
         logits = torch.empty(wanted, self.config.vocab_size)
-        tensors = [
-            tensor.to(torch.int64).contiguous()
-            for tensor in (
-                batch.tokens,
-                batch.positions,
-                batch.slots,
-                batch.pages,
-                batch.logit_rows,
-            )
-        ]
-        tokens, positions, slots, pages, logit_rows = (tensor.data_ptr() for tensor in tensors)
+        tokens, positions, slots, pages, logit_rows = (
+            _plain(batch.tokens),
+            _plain(batch.positions),
+            _plain(batch.slots),
+            _plain(batch.pages),
+            _plain(batch.logit_rows),
+        )
         starts = (ctypes.c_int64 * len(batch.query_starts))(*batch.query_starts)
         contexts = (ctypes.c_int64 * len(batch.context_lens))(*batch.context_lens)
-        keys, values = _addresses(kv.keys), _addresses(kv.values)
+        keys, values = self._layers_of(kv)
         status = self._library.forward(
             self._handle,
             Batch(
@@ -141,13 +144,13 @@ class NativeDecoder:
                 wanted=wanted,
                 page_size=kv.page_size,
                 pool_pages=kv.keys[0].shape[0],
-                tokens=tokens,
-                positions=positions,
-                slots=slots,
+                tokens=tokens.data_ptr(),
+                positions=positions.data_ptr(),
+                slots=slots.data_ptr(),
                 query_starts=ctypes.addressof(starts),
                 context_lens=ctypes.addressof(contexts),
-                pages=pages,
-                logit_rows=logit_rows,
+                pages=pages.data_ptr(),
+                logit_rows=logit_rows.data_ptr(),
                 keys=ctypes.addressof(keys),
                 values=ctypes.addressof(values),
                 logits=logits.data_ptr(),
@@ -159,6 +162,13 @@ class NativeDecoder:
             raise MemoryError(f"no memory for a forward pass of {rows} rows")
         return logits
 
+    def _layers_of(self, kv: KVStorage) -> tuple[Addresses, Addresses]:
+        """Where each layer's keys and values lie; looked up once, since they never move."""
+        found = self._layers.get(kv)
+        if found is None:
+            found = self._layers[kv] = _addresses(kv.keys), _addresses(kv.values)
+        return found
+
     def seconds(self) -> dict[str, float]:
         """Wall time of all passes so far: in "matrices", in "attention", and in "total"."""
         times = (ctypes.c_double * 3)()
@@ -166,7 +176,11 @@ class NativeDecoder:
         return dict(zip(("matrices", "attention", "total"), times, strict=True))
 
 
-def _addresses(pool: list[torch.Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+def _plain(numbers: torch.Tensor) -> torch.Tensor:
+    return numbers.to(torch.int64).contiguous()
+
+
+def _addresses(pool: list[torch.Tensor]) -> Addresses:
     return (ctypes.c_void_p * len(pool))(*(layer.data_ptr() for layer in pool))
 
 
