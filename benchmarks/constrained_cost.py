@@ -5,9 +5,10 @@
 Each round generates the same number of tokens in every way, in turn: free, under a regex that
 allows any text (the tokens are the free ones: only masks come on top), under a JSON Schema
 whose strings are long, and under one that is to be complete when the tokens run out (the default
-of schemas), so that the way to its end is looked after. Times are per drawn token (forced ones are not drawn), the fastest round
-of each; guesses of next tokens are off, and ends of sequence are not drawn. CPU time counts the
-whole process and suffers less where the machine is shared.
+of schemas), so that the way to its end is looked after. Times are per drawn token (forced ones are
+not drawn, so they add to the others' time), the fastest round of each; guesses of next tokens are
+off, and ends of sequence are not drawn. CPU time counts the whole process and suffers less where
+the machine is shared.
 """
 
 from __future__ import annotations
