@@ -20,20 +20,9 @@ from ctypes import (
 from pathlib import Path
 from typing import ClassVar
 
-__all__ = [
-    "BF16",
-    "BLOCK",
-    "Q4",
-    "Q4_TILES",
-    "Q8",
-    "Batch",
-    "Layer",
-    "Library",
-    "Matrix",
-    "ModelConfig",
-]
+__all__ = ["BF16", "BLOCK", "Q4", "Q8", "Batch", "Layer", "Library", "Matrix", "ModelConfig"]
 
-Q4, Q8, BF16, Q4_TILES = 1, 2, 3, 4
+Q4, Q8, BF16 = 1, 2, 3
 """Weight formats; 0 means there is no matrix."""
 
 BLOCK = 32
@@ -137,9 +126,6 @@ class Library:
         self.pack_q4 = library.phloem_pack_q4
         self.pack_q4.argtypes = [c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p]
         self.pack_q4.restype = None
-        self.pack_q4_tiles = library.phloem_pack_q4_tiles
-        self.pack_q4_tiles.argtypes = self.pack_q4.argtypes
-        self.pack_q4_tiles.restype = None
         self.pack_q8 = library.phloem_pack_q8
         self.pack_q8.argtypes = [c_void_p, c_void_p, c_int64, c_int64, c_void_p]
         self.pack_q8.restype = None

@@ -42,7 +42,7 @@ UNITS = (
     ("kernels.cpp", "avx2", AVX2),
     ("kernels.cpp", "avx512", AVX512),
     ("bf16.cpp", "avx512bf16", (*AVX512, "-mavx512bf16")),
-    ("amx.cpp", "amx", (*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8")),
+    ("amx.cpp", "amx", (*AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8")),
     ("forward.cpp", "", ()),
     ("threads.cpp", "", ()),
     ("pack.cpp", "", ()),

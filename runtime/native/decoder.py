@@ -69,8 +69,7 @@ class NativeDecoder:
         self.config = config
         self.instruction_set = _instruction_set(library, instruction_set)
         self._library = library
-        tiles = self.instruction_set == "amx"
-        self._model = PackedModel(library, config, tensors, tiles=tiles)
+        self._model = PackedModel(library, config, tensors)
         self._handle = library.decoder_new(
             self._model.config,
             self._model.layers,

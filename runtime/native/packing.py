@@ -13,17 +13,7 @@ from phloem.runtime.model.config import DecoderConfig
 from phloem.runtime.model.convert import Tensors
 from phloem.runtime.model.memory import zeros
 from phloem.runtime.model.rope import Rope
-from phloem.runtime.native.abi import (
-    BF16,
-    BLOCK,
-    Q4,
-    Q4_TILES,
-    Q8,
-    Layer,
-    Library,
-    Matrix,
-    ModelConfig,
-)
+from phloem.runtime.native.abi import BF16, BLOCK, Q4, Q8, Layer, Library, Matrix, ModelConfig
 
 __all__ = ["PackedModel", "quantize_blocks", "unsupported"]
 
@@ -64,18 +54,10 @@ def quantize_blocks(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class PackedModel:
-    """`config` and `layers` for `Library.decoder_new`; valid as long as this object lives.
+    """`config` and `layers` for `Library.decoder_new`; valid as long as this object lives."""
 
-    With `tiles` 4-bit weights are laid out for the matrix unit.
-    """
-
-    def __init__(
-        self, library: Library, config: DecoderConfig, tensors: Tensors, *, tiles: bool
-    ) -> None:
+    def __init__(self, library: Library, config: DecoderConfig, tensors: Tensors) -> None:
         self._library = library
-        self._pack_q4, self._q4_format = (
-            (library.pack_q4_tiles, Q4_TILES) if tiles else (library.pack_q4, Q4)
-        )
         self._tensors = tensors
         self._owned: list[torch.Tensor] = []
         quantized = any(name.endswith((".q4", ".q8")) for name in tensors)
@@ -147,9 +129,9 @@ class PackedModel:
         bias: torch.Tensor | None,
     ) -> Matrix:
         outputs, inputs = pairs.shape[0], pairs.shape[1] * 2
-        matrix, out = self._room(self._q4_format, outputs, inputs, bias)
+        matrix, out = self._room(Q4, outputs, inputs, bias)
         pairs, scale, minimum = pairs.contiguous(), scale.contiguous(), minimum.contiguous()
-        self._pack_q4(
+        self._library.pack_q4(
             pairs.data_ptr(), scale.data_ptr(), minimum.data_ptr(), outputs, inputs, out.data_ptr()
         )
         return matrix

@@ -1,5 +1,5 @@
-// What Intel's matrix unit (AMX) does: attention (attention_tiles.h), products with 4-bit weights
-// (gemm_q4_tiles.h), of many rows with 8-bit weights (gemm_q8_tiles.h), and with bfloat16 weights.
+// What Intel's matrix unit (AMX) does: attention (attention_tiles.h), products of many rows with
+// 4-bit and 8-bit weights (gemm_int8_tiles.h), and products with bfloat16 weights.
 //
 // The last go in tiles of 16 rows x 32 inputs times 32 inputs x 16 outputs. The packed layouts were
 // chosen so that both are 1,024 bytes in a row. Used for every number of rows, so that a row's
@@ -8,8 +8,7 @@
 #include <unistd.h>
 
 #include "attention_tiles.h"
-#include "gemm_q4_tiles.h"
-#include "gemm_q8_tiles.h"
+#include "gemm_int8_tiles.h"
 
 namespace PHLOEM_ISA {
 
@@ -102,22 +101,20 @@ void gemm_bf16_tiles(const phloem::GemmTask* task) {
   _tile_release();
 }
 
-void gemm_q4_tiles(const phloem::GemmTask* task) {
-  const TileConfig config;
-  config.load();
-  multiply_q4(*task);
-  _tile_release();
-}
-
-void gemm_q8_tiles(const phloem::GemmTask* task) {
-  // A block has 32 inputs: half a tile of bytes.
+// A block has 32 inputs: half a tile of bytes.
+template <int FORMAT>
+void int8_with_tiles(const GemmTask& task, int64_t least) {
   TileConfig config;
   config.shape(4, 16, kBlock);
   config.shape(6, kBlock / 4, 64);
   config.load();
-  multiply_q8(*task);
+  gemm_int8_tiles<FORMAT>(task, least);
   _tile_release();
 }
+
+// From where on the unit wins was measured.
+void gemm_q4_tiles(const phloem::GemmTask* task) { int8_with_tiles<kQ4>(*task, 16); }
+void gemm_q8_tiles(const phloem::GemmTask* task) { int8_with_tiles<kQ8>(*task, 32); }
 
 // Heads of other sizes go the way of AVX-512, for all rows of the model alike.
 void attend_some(const phloem::AttentionArgs* args, const phloem::AttentionTask* task) {

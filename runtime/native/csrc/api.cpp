@@ -55,10 +55,10 @@ std::vector<phloem::KernelTable> find_tables() {
   // cpuid leaf 7: EDX bits 22, 24 and 25 are AMX-BF16, -TILE and -INT8 (compilers name them late).
   constexpr unsigned amx_bits = 1u << 22 | 1u << 24 | 1u << 25;
   unsigned a, b, c, d;
-  if (__builtin_cpu_supports("avx512bf16") && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
-      (d & amx_bits) == amx_bits && amx::request_amx()) {
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & amx_bits) == amx_bits &&
+      amx::request_amx()) {
     add("amx", amx::gemm_bf16_tiles);
-    tables.front().gemm_q4_tiles = amx::gemm_q4_tiles;
+    tables.front().gemm_q4 = amx::gemm_q4_tiles;
     tables.front().gemm_q8 = amx::gemm_q8_tiles;
     tables.front().attend = amx::attend_some;
   }
@@ -103,11 +103,6 @@ PHLOEM_EXPORT int64_t phloem_packed_bytes(int32_t format, int64_t outputs, int64
 PHLOEM_EXPORT void phloem_pack_q4(const uint8_t* pairs, const uint16_t* scales, const uint16_t* minimums,
                     int64_t outputs, int64_t inputs, uint8_t* out) {
   phloem::pack_q4(pairs, scales, minimums, outputs, inputs, out);
-}
-
-PHLOEM_EXPORT void phloem_pack_q4_tiles(const uint8_t* pairs, const uint16_t* scales,
-                    const uint16_t* minimums, int64_t outputs, int64_t inputs, uint8_t* out) {
-  phloem::pack_q4_tiles(pairs, scales, minimums, outputs, inputs, out);
 }
 
 PHLOEM_EXPORT void phloem_pack_q8(const int8_t* values, const float* scales, int64_t outputs, int64_t inputs,

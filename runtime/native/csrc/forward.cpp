@@ -249,10 +249,9 @@ void Decoder::multiply(const Matrix& matrix, int64_t rows, float* out, int64_t s
   const Timed timed(seconds_[kMatrices]);
   const int64_t groups = ceil_div(matrix.outputs, kGroup), row_blocks = ceil_div(rows, kRowBlock);
   // Enough pieces that no thread waits long for another, few enough that claiming is free.
-  const auto gemm = matrix.format == kQ4        ? kernels_.gemm_q4
-                    : matrix.format == kQ8      ? kernels_.gemm_q8
-                    : matrix.format == kQ4Tiles ? kernels_.gemm_q4_tiles
-                                                : kernels_.gemm_bf16;
+  const auto gemm = matrix.format == kQ4   ? kernels_.gemm_q4
+                    : matrix.format == kQ8 ? kernels_.gemm_q8
+                                           : kernels_.gemm_bf16;
   const int64_t chunk =
       std::clamp<int64_t>(groups / (4 * pool_.threads()), 1, row_blocks > 1 ? 4 : 32);
   // Neighbouring pieces share weights: row blocks are the inner index.

@@ -13,7 +13,7 @@ namespace PHLOEM_ISA {
 extern const phloem::KernelTable kernels;
 const phloem::KernelTable kernels = {
     PHLOEM_TEXT(PHLOEM_ISA), read_row, rms_norm, pack_row,  silu_mul, rotate,
-    store_bf16,              gemm_q4,  gemm_q8,  gemm_bf16, nullptr,  attend, combine,
+    store_bf16,              gemm_q4,  gemm_q8,  gemm_bf16, attend,   combine,
 };
 
 }  // namespace PHLOEM_ISA

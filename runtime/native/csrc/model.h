@@ -18,12 +18,11 @@ enum Format : int32_t {
   kQ4 = 1,    // per block and output: f16 scale, f16 minimum, 4-bit q; w = scale q + minimum
   kQ8 = 2,    // per block and output: f32 scale, 8-bit q; w = scale (q - 128)
   kBf16 = 3,  // bfloat16 pairs along the inputs
-  kQ4Tiles = 4,  // kQ4 in another order; multiplied as the bfloat16 numbers that w rounds to
 };
 
 // Bytes of 16 outputs x 32 inputs.
 constexpr int block_bytes(int format) {
-  return format == kQ4 || format == kQ4Tiles ? 64 + 256 : format == kQ8 ? 64 + 512 : 1024;
+  return format == kQ4 ? 64 + 256 : format == kQ8 ? 64 + 512 : 1024;
 }
 
 struct Matrix {  // C layout
@@ -68,8 +67,8 @@ struct Batch {  // C layout; see runtime/model/batch.py for the meaning of the f
 
 // Activation rows as the matrix kernels read them. Row r lies in tile r / 16, place r % 16.
 //   bytes: [tile][block][16][32] int8, with scale, scaled sum and offset per row and block
-//   words: [tile][block][16][32] bfloat16, for kQ4Tiles [tile][block][16 pairs][16][2]
-// A matrix reads either bytes (kQ4, kQ8) or words (kBf16, kQ4Tiles).
+//   words: [tile][block][16][32] bfloat16
+// A matrix reads either bytes (kQ4, kQ8) or words (kBf16).
 struct PackedRows {
   int8_t* bytes;
   float* scales;      // [tile][block][16]
@@ -133,7 +132,6 @@ struct KernelTable {
   void (*gemm_q4)(const GemmTask* task);
   void (*gemm_q8)(const GemmTask* task);
   void (*gemm_bf16)(const GemmTask* task);
-  void (*gemm_q4_tiles)(const GemmTask* task);  // null: there is no matrix unit
   void (*attend)(const AttentionArgs* args, const AttentionTask* task);
   // Folds `count` parts, `stride` floats apart, into one normalised head: out[0, head_dim).
   void (*combine)(const float* parts, int count, int64_t stride, int head_dim, float* out);

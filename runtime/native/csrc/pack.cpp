@@ -6,8 +6,6 @@
 //         are inputs 4 quad .. 4 quad + 3, the high halves the same plus 16
 //   kQ8   16 f32 scales, then [8 quads][16 outputs][4 bytes], q + 128
 //   kBf16 [16 pairs][16 outputs][2 bfloat16]
-//   kQ4Tiles  scales and minimums as kQ4, then [4 quads][32 inputs] words of 16 bits: 4 bits each
-//         of the outputs 4 quad .. 4 quad + 3, the first lowest
 #include "pack.h"
 
 #include <cstring>
@@ -38,19 +36,6 @@ void pack_q4(const uint8_t* pairs, const uint16_t* scales, const uint16_t* minim
     for (int k = 0; k < 16; ++k) {
       const int low = from[k / 2] >> (k % 2 * 4) & 15, high = from[8 + k / 2] >> (k % 2 * 4) & 15;
       to[64 + k / 4 * 64 + lane * 4 + k % 4] = static_cast<uint8_t>(low | high << 4);
-    }
-  });
-}
-
-void pack_q4_tiles(const uint8_t* pairs, const uint16_t* scales, const uint16_t* minimums,
-                   int64_t outputs, int64_t inputs, uint8_t* out) {
-  for_blocks(kQ4Tiles, outputs, inputs, out, [&](int64_t i, uint8_t* to, int lane) {
-    std::memcpy(to + lane * 2, scales + i, 2);
-    std::memcpy(to + 32 + lane * 2, minimums + i, 2);
-    const uint8_t* from = pairs + i * (kBlock / 2);
-    for (int k = 0; k < kBlock; ++k) {
-      const int q = from[k / 2] >> (k % 2 * 4) & 15;
-      to[64 + lane / 4 * 64 + k * 2 + lane % 4 / 2] |= static_cast<uint8_t>(q << (lane % 2 * 4));
     }
   });
 }

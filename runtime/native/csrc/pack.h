@@ -11,8 +11,6 @@ namespace phloem {
 // `pairs` [outputs][inputs / 2]: input 2i in the low half of byte i; float16 scale and minimum.
 void pack_q4(const uint8_t* pairs, const uint16_t* scales, const uint16_t* minimums,
              int64_t outputs, int64_t inputs, uint8_t* out);
-void pack_q4_tiles(const uint8_t* pairs, const uint16_t* scales, const uint16_t* minimums,
-                   int64_t outputs, int64_t inputs, uint8_t* out);
 void pack_q8(const int8_t* values, const float* scales, int64_t outputs, int64_t inputs,
              uint8_t* out);
 void pack_bf16(const uint16_t* values, int64_t outputs, int64_t inputs, uint8_t* out);

@@ -77,22 +77,9 @@ inline void pack_words(const float* x, int size, int64_t row, const PackedRows& 
   }
 }
 
-// As the second operand of a tile product: rows are its columns.
-inline void pack_columns(const float* x, int size, int64_t row, const PackedRows& out) {
-  const int64_t blocks = size / kBlock, tile = row / kTile, place = row % kTile;
-  for (int64_t b = 0; b < blocks; ++b, x += kBlock) {
-    uint16_t* to = out.words + (tile * blocks + b) * kTile * kBlock + place * 2;
-    uint16_t words[kBlock];
-    for (int i = 0; i < kBlock; i += kLanes) store_u16(words + i, to_bf16(load(x + i)));
-    for (int i = 0; i < kBlock; i += 2) std::memcpy(to + i * kTile, words + i, 4);
-  }
-}
-
 inline void pack_row(const float* x, int size, int format, int64_t row, const PackedRows* out) {
   if (format == kBf16) {
     pack_words(x, size, row, *out);
-  } else if (format == kQ4Tiles) {
-    pack_columns(x, size, row, *out);
   } else {
     pack_bytes(x, size, row, *out);
   }

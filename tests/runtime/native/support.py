@@ -97,33 +97,8 @@ def in_blocks(x: torch.Tensor) -> torch.Tensor:
     return (q.view(x.shape[0], -1, GROUP).float() * scale[..., None]).view(x.shape)
 
 
-def reference(config: DecoderConfig, tensors: Tensors, *, tiles: bool = False) -> Decoder:
-    """The torch decoder in float32 over the weights that `tensors` hold, activations rounded.
-
-    With `tiles` 4-bit projections are taken as the matrix unit does: all in bfloat16.
-    """
-    exact = dequantized(tensors)
-    quantized = any(name.endswith((".q4", ".q8")) for name in tensors)
-    bytewise = quantized and not (tiles and any(name.endswith(".q4") for name in tensors))
-    if quantized:
-        exact["embedding"] = in_blocks(exact["embedding"])
-    if quantized and not bytewise:
-        for name, weight in exact.items():
-            if "layers." in name and name.endswith(".weight"):
-                exact[name] = weight.bfloat16().float()
-    decoder = assemble(config, exact, torch.device("cpu"))
-    for layer in decoder._layers:
-        values = config.kv_heads * config.head_dim
-        layer.qkv = Rounded(layer.qkv, bytewise=bytewise, values=values)
-        layer.output = Rounded(layer.output, bytewise=bytewise)
-        layer.gate_up = Rounded(layer.gate_up, bytewise=bytewise)
-        layer.down = Rounded(layer.down, bytewise=bytewise)
-    decoder._head = Rounded(decoder._head, bytewise=quantized and config.tied_head)
-    return decoder
-
-
-def dequantized(tensors: Tensors) -> Tensors:
-    """The numbers that quantised tensors stand for, in float32."""
+def reference(config: DecoderConfig, tensors: Tensors) -> Decoder:
+    """The torch decoder in float32 over the weights that `tensors` hold, activations rounded."""
     exact: Tensors = {}
     for name, tensor in tensors.items():
         stem = name.rpartition(".")[0]
@@ -134,7 +109,18 @@ def dequantized(tensors: Tensors) -> Tensors:
             exact[f"{stem}.weight"] = tensor.float() * tensors[f"{stem}.scale"].float()[:, None]
         elif not name.endswith((".scale", ".minimum")):
             exact[name] = tensor.float()
-    return exact
+    bytewise = any(name.endswith((".q4", ".q8")) for name in tensors)
+    if bytewise:
+        exact["embedding"] = in_blocks(exact["embedding"])
+    decoder = assemble(config, exact, torch.device("cpu"))
+    for layer in decoder._layers:
+        values = config.kv_heads * config.head_dim
+        layer.qkv = Rounded(layer.qkv, bytewise=bytewise, values=values)
+        layer.output = Rounded(layer.output, bytewise=bytewise)
+        layer.gate_up = Rounded(layer.gate_up, bytewise=bytewise)
+        layer.down = Rounded(layer.down, bytewise=bytewise)
+    decoder._head = Rounded(decoder._head, bytewise=bytewise and config.tied_head)
+    return decoder
 
 
 @dataclass

@@ -10,7 +10,7 @@ from phloem.runtime.model.config import DecoderConfig, RopeScaling
 from phloem.runtime.model.convert import Held, Tensors, convert
 from phloem.runtime.native.abi import Library
 from phloem.runtime.native.decoder import NativeDecoder
-from phloem.runtime.native.packing import quantize_blocks, unsupported
+from phloem.runtime.native.packing import unsupported
 
 from .conftest import MakeNative
 from .support import (
@@ -18,7 +18,6 @@ from .support import (
     Chunk,
     RandomWeights,
     Runner,
-    dequantized,
     reference,
     small,
     tokens,
@@ -65,8 +64,7 @@ def test_logits_equal_torch(
     """Ragged batches on cached prefixes give torch's logits on equally rounded activations."""
     weights = RandomWeights(SMALL)
     decoder = native(weights, held, instruction_set=instruction_set)
-    exact = reference(SMALL, convert(weights, held), tiles=instruction_set == "amx")
-    want = ragged(Runner(exact, page_size, 256))
+    want = ragged(Runner(reference(SMALL, convert(weights, held)), page_size, 256))
     got = ragged(Runner(decoder, page_size, 256))
     assert relative_error(got, want) < max(TOLERANCE[held], ATTENTION_ROUNDS)
 
@@ -83,49 +81,28 @@ def test_matrices_are_exact(
     tensors = without_attention(SMALL, held)
     decoder = NativeDecoder(library, SMALL, tensors, 2, instruction_set)
     got = Runner(decoder, 16).step(Chunk(0, tokens(rows), True))
-    exact = reference(SMALL, tensors, tiles=instruction_set == "amx")
-    want = Runner(exact, 16).step(Chunk(0, tokens(rows), True))
+    want = Runner(reference(SMALL, tensors), 16).step(Chunk(0, tokens(rows), True))
     errors = (got - want).norm(dim=-1) / want.norm(dim=-1)
     assert errors.median() < 1e-5
     assert errors.max() < TOLERANCE[held]
 
 
-WIDE = small(hidden_size=96, mlp_size=2080)
-"""More than 64 blocks."""
-
-
-@pytest.mark.parametrize(("name", "held"), [("amx", "int8"), ("avx512bf16", "int4")])
+@pytest.mark.parametrize("name", ["amx", "avx512bf16"])
+@pytest.mark.parametrize("held", ["int8", "int4"])
 @pytest.mark.parametrize("rows", [15, 16, 31, 33, 80, 131])
-def test_newer_instructions_give_the_bits_of_avx512(
+def test_the_matrix_unit_gives_the_bits_of_vectors(
     library: Library, name: str, held: Held, rows: int
 ) -> None:
-    """Products in 8 bits have the same bits by tiles and by vectors."""
+    """Quantised products by tiles are those of AVX-512 bit for bit, beyond 64 blocks as well."""
     if name not in library.instruction_sets():
         pytest.skip(f"this CPU has no {name}")
-    tensors = without_attention(WIDE, held)
+    config = small(hidden_size=96, mlp_size=2080)
+    tensors = without_attention(config, held)
     got, want = (
-        Runner(NativeDecoder(library, WIDE, tensors, 1, each), 16).step(
+        Runner(NativeDecoder(library, config, tensors, 1, each), 16).step(
             Chunk(0, tokens(rows), True)
         )
         for each in (name, "avx512")
-    )
-    assert torch.equal(got, want)
-
-
-@pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 33, 64, 131])
-def test_four_bits_on_the_matrix_unit_are_bfloat16(library: Library, rows: int) -> None:
-    """There 4 bits only save memory: the logits are those of the weights rounded to bfloat16."""
-    if "amx" not in library.instruction_sets():
-        pytest.skip("this CPU has no amx")
-    four = convert(RandomWeights(WIDE, bias=True), "int4")
-    plain = {name: tensor.bfloat16() for name, tensor in dequantized(four).items()}
-    for tensors in (four, plain):  # one head for both, in 8 bits
-        tensors["embedding.q8"], tensors["embedding.scale"] = quantize_blocks(four["embedding"])
-    got, want = (
-        Runner(NativeDecoder(library, WIDE, tensors, 1, "amx"), 16).step(
-            Chunk(0, tokens(rows), True)
-        )
-        for tensors in (four, plain)
     )
     assert torch.equal(got, want)
 
