@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -18,7 +19,7 @@ from phloem.runtime.engine.generation import Generation, LogprobOf
 from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.memory import shrink
 from phloem.runtime.engine.prefix import Prefix
-from phloem.runtime.engine.sampler import Draw, sample
+from phloem.runtime.engine.sampler import Draw, Likeliest, sample
 from phloem.runtime.engine.scoring import Scoring
 from phloem.runtime.engine.state import EngineState, out_of_memory
 
@@ -38,8 +39,10 @@ def complete(state: EngineState, plan: Plan, logits: torch.Tensor) -> None:
             _guard(state, entry.job, _score, state, entry, logits[at - wanted : at])
         elif not entry.seq.pending and isinstance(entry.job, Generation) and wanted:
             ends.append((entry.job, at - 1 - guesses))
-    _heal(state, logits, ends)
-    _draw(state, logits, ends)
+    known = logits[:, : state.vocabulary.size]
+    rows = _Rows(logits, known, Likeliest(known))
+    _heal(state, rows, ends)
+    _draw(state, rows, ends)
     now = time.monotonic()
     for job in {id(entry.job): entry.job for entry in plan.entries}.values():
         if isinstance(job, Generation):
@@ -77,13 +80,41 @@ def _guard(state: EngineState, job: Job, action: Callable[..., None], *args: obj
         state.fail_unexpectedly([job], error)
 
 
-def _heal(state: EngineState, logits: torch.Tensor, ends: list[tuple[Generation, int]]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The logits of a pass. A row is used up by its draw."""
+
+    logits: torch.Tensor
+    known: torch.Tensor
+    """Of the tokens that the tokenizer knows: models may have more."""
+    likeliest: Likeliest
+
+    def tokens(self, rows: list[int], draws: list[Draw]) -> list[int]:
+        """What each draw gives; the rows ascend."""
+        tokens = [self.likeliest.of(row, draw) for row, draw in zip(rows, draws, strict=True)]
+        left = [i for i, token in enumerate(tokens) if token is None]
+        if left:
+            some = self._some([rows[i] for i in left])
+            for i, token in zip(left, sample(some, [draws[i] for i in left]), strict=True):
+                tokens[i] = token
+        return [token for token in tokens if token is not None]
+
+    def _some(self, rows: list[int]) -> torch.Tensor:
+        """Without a copy where the rows follow each other."""
+        first, last = rows[0], rows[-1] + 1
+        if last - first == len(rows):
+            return self.known[first:last]
+        return self.known[torch.tensor(rows, device=self.known.device)]
+
+
+def _heal(state: EngineState, rows: _Rows, ends: list[tuple[Generation, int]]) -> None:
     """Decide the borders, from the row before the last of each."""
     borders = [(job, row - 1) for job, row in ends if job.border is not None]
-    _sample(state, logits, borders, Generation.border_draw, Generation.settle_border)
+    if borders:
+        _sample(state, rows, borders, Generation.border_draw, Generation.settle_border)
 
 
-def _draw(state: EngineState, logits: torch.Tensor, ends: list[tuple[Generation, int]]) -> None:
+def _draw(state: EngineState, rows: _Rows, ends: list[tuple[Generation, int]]) -> None:
     """Draw the next token of every job whose last row is computed.
 
     Where that token is what was guessed, the row of the guess gives the next one, and so on.
@@ -94,7 +125,7 @@ def _draw(state: EngineState, logits: torch.Tensor, ends: list[tuple[Generation,
         if job in state.running and job.finish is None and not job.seq.pending
     ]
     while ready:
-        _sample(state, logits, ready, Generation.draw, Generation.take)
+        _sample(state, rows, ready, Generation.draw, Generation.take)
         ready = [(job, row + grown) for job, row in ready if (grown := _confirmed(state, job))]
 
 
@@ -108,33 +139,35 @@ def _confirmed(state: EngineState, job: Generation) -> int:
 
 def _sample(
     state: EngineState,
-    logits: torch.Tensor,
+    rows: _Rows,
     jobs: list[tuple[Generation, int]],
     draw_of: Callable[[Generation], Draw],
     take: Callable[[Generation, int, LogprobOf], None],
 ) -> None:
-    """Draw a token for each job from its row of the logits, which is used up.
+    """Draw a token for each job from its row.
 
     Without memory for that nobody has drawn: the rows are computed again, in a smaller pass.
     """
     drawing: list[Generation] = []
     draws: list[Draw] = []
-    rows: list[int] = []
+    places: list[int] = []
 
     def prepare(job: Generation, row: int) -> None:
         draw = draw_of(job)
         if job.finish is None:
             drawing.append(job)
             draws.append(draw)
-            rows.append(row)
+            places.append(row)
 
     for job, row in jobs:
         _guard(state, job, prepare, job, row)
     if not drawing:
         return
     try:
-        lookups = [_lookup(state, job, logits, row) for job, row in zip(drawing, rows, strict=True)]
-        tokens = sample(_rows(logits, rows)[:, : state.vocabulary.size], draws)
+        lookups = [
+            _lookup(state, job, rows.logits, row) for job, row in zip(drawing, places, strict=True)
+        ]
+        tokens = rows.tokens(places, draws)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
@@ -145,14 +178,6 @@ def _sample(
         return
     for job, lookup, token in zip(drawing, lookups, tokens, strict=True):
         _guard(state, job, take, job, token, lookup)
-
-
-def _rows(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
-    """Some rows, which ascend: without a copy where they follow each other."""
-    first, last = rows[0], rows[-1] + 1
-    if last - first == len(rows):
-        return logits[first:last]
-    return logits[torch.tensor(rows, device=logits.device)]
 
 
 def _lookup(state: EngineState, job: Generation, logits: torch.Tensor, row: int) -> LogprobOf:

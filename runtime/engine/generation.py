@@ -302,7 +302,8 @@ class Generation(Job):
 
     def waits(self) -> None:
         """See `Job`."""
-        self.deliver(Progress(TokenEvent(""), self.base))
+        if self.params.stream:
+            self.deliver(Progress(TokenEvent(""), self.base))
 
     def progress(self) -> None:
         """See `Job`. Where nobody reads along a message only costs time: then few are sent."""

@@ -15,7 +15,7 @@ import functools
 import numpy as np
 import torch
 
-__all__ = ["everything_but", "pack", "restrict", "unpack"]
+__all__ = ["allows", "everything_but", "pack", "restrict", "unpack"]
 
 _KEPT = 64
 """Lists kept; one has at most half of the vocabulary's tokens, of 8 bytes each."""
@@ -32,6 +32,11 @@ def unpack(mask: np.ndarray, size: int) -> np.ndarray:
     """The first `size` tokens of a mask, bool [size]."""
     bits = np.unpackbits(mask.view(np.uint8), count=size, bitorder="little")
     return bits.view(np.bool_)
+
+
+def allows(mask: np.ndarray, token: int) -> bool:
+    """Whether a token is in the mask."""
+    return bool(int(mask[token >> 5]) >> (token & 31) & 1)
 
 
 @functools.lru_cache(maxsize=_KEPT)

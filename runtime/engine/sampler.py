@@ -1,7 +1,8 @@
 """From logits to tokens: penalties, masks, temperature, truncation, and the draw.
 
-What lives here: `Draw` (what one row asks for) and `sample`. What does not: where the uniform
-numbers come from (`noise.py`) and what a constraint allows (`constrained.py`).
+What lives here: `Draw` (what one row asks for), `sample`, and `Likeliest`, which answers most
+greedy draws. What does not: where the uniform numbers come from (`noise.py`) and what a
+constraint allows (`constrained.py`).
 
 The order is that of Hugging Face and vLLM: penalties, then the mask, then temperature, then
 top_k, top_p over what top_k left (renormalised), min_p relative to the likeliest token. Tokens
@@ -19,9 +20,9 @@ import numpy as np
 import torch
 
 from phloem.programs.protocol import SamplingParams
-from phloem.runtime.engine.masks import restrict
+from phloem.runtime.engine.masks import allows, restrict
 
-__all__ = ["Draw", "sample"]
+__all__ = ["Draw", "Likeliest", "sample"]
 
 _GREEDY = 1e-5
 """Below this temperature only the likeliest token has a chance, and divisions overflow."""
@@ -64,6 +65,30 @@ def sample(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
     for i, token in zip(drawn, _draw(rows, [draws[i] for i in drawn]), strict=True):
         tokens[i] = token
     return tokens
+
+
+class Likeliest:
+    """The likeliest token of each row of `logits` [rows, vocab], found for all rows at once.
+
+    If it is allowed it is the likeliest of those that are, so a greedy draw needs no mask put on
+    the row.
+    """
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        self._logits = logits
+        self._tokens: list[int] | None = None
+
+    def of(self, row: int, draw: Draw) -> int | None:
+        """What the draw gives in that row; None if that takes `sample`."""
+        params = draw.params
+        if params.temperature > _GREEDY or params.repetition_penalty != 1.0:
+            return None
+        if params.frequency_penalty or params.presence_penalty:
+            return None
+        if self._tokens is None:
+            self._tokens = _best(self._logits)
+        token = self._tokens[row]
+        return token if draw.allowed is None or allows(draw.allowed, token) else None
 
 
 def _best(logits: torch.Tensor) -> list[int]:

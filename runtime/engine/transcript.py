@@ -9,8 +9,10 @@ joins them, and only a special token or a generated one closes them.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from phloem.errors import Unsupported
 from phloem.programs.protocol import (
@@ -217,19 +219,11 @@ class Transcript:
 
     def _origins_of(self, texts: list[Text], tokens: list[int], start: int) -> Origins:
         """Which token is the first to begin in each text."""
-        origins: Origins = []
-        ends: list[int] = []
-        total = 0
-        for text in texts:
-            total += len(text.text.encode())
-            ends.append(total)
-        at, owner = 0, -1
-        for position, token in enumerate(tokens, start):
-            new = max(owner, 0)
-            while new < len(ends) - 1 and at >= ends[new]:
-                new += 1
-            if new != owner:
-                origins.append((position, texts[new].origin))
-                owner = new
-            at += len(self._tokenizer.token_bytes(token))
-        return origins
+        ends = accumulate(len(text.text.encode()) for text in texts[:-1])
+        starts = [0, *accumulate(map(self._tokenizer.length, tokens))][:-1]
+        firsts = [0, *(bisect_left(starts, end) for end in ends), len(tokens)]
+        return [
+            (start + first, text.origin)
+            for text, first, after in zip(texts, firsts, firsts[1:], strict=False)
+            if first < after
+        ]

@@ -43,6 +43,7 @@ class Tokenizer:
         }
         self._spellings = {token: spelling for spelling, token in self._specials.items()}
         self._bytes = _token_bytes(spec, self._encoder)
+        self._lengths = list(map(len, self._bytes))
         self._check_that_text_is_harmless()
 
     @property
@@ -66,6 +67,10 @@ class Tokenizer:
     def token_bytes(self, token: int) -> bytes:
         """What `token` adds to a text, in UTF-8: maybe part of a character; b"" for specials."""
         return self._bytes[token]
+
+    def length(self, token: int) -> int:
+        """How many bytes `token` adds to a text."""
+        return self._lengths[token]
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of `tokens`; bytes that are no UTF-8 become U+FFFD."""
