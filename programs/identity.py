@@ -54,7 +54,8 @@ def _parts(function: types.FunctionType) -> Iterator[str]:
 
 def _reachable(function: types.FunctionType) -> Iterator[Any]:
     for name in _names(function.__code__):
-        if name in function.__globals__:
+        # The likes of __file__ and __name__ are of the place, not of the program.
+        if name in function.__globals__ and not name.startswith("__"):
             yield function.__globals__[name]
     for cell in function.__closure__ or ():
         try:

@@ -63,9 +63,9 @@ class Settings(BaseSettings):
     es_url: SecretStr | None = None
     """Elasticsearch; takes the place of the embedded indexes. May hold a password: a secret."""
 
-    dtype: str = "auto"
-    """How weights are held: auto, float32, bfloat16, int8 or int4."""
-    device: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "int8", "int4"] = "auto"
+    """How weights are held."""
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]+)?)$")] = "auto"
     """Where the embedded engine computes: auto, cpu, or cuda[:N]."""
     engine: Annotated[EngineConfig, NoDecode] = EngineConfig()
     """The embedded engine's own settings, `EngineConfig`: a table of the TOML file, or

@@ -23,10 +23,14 @@ _CASED = 0x20000
 
 def with_cases(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Ranges of code points, and those of all that are the same as one in them but for case."""
+    others = _others()
     found = list(ranges)
-    for code, others in _others().items():
-        if any(low <= code <= high for low, high in ranges):
-            found.extend((other, other) for other in others)
+    for low, high in ranges:
+        # The shorter of the two: most ranges are one character.
+        codes = range(low, high + 1) if high - low < len(others) else others
+        for code in codes:
+            if low <= code <= high:
+                found.extend((other, other) for other in others.get(code, ()))
     return found
 
 

@@ -106,7 +106,20 @@ class Document:
             self._missing(reference, path, f"there is no {fragment!r}")
         return self.number(*found, f"$#{fragment}" if fragment else "$")
 
-    def is_plain(self, keyword: str, target: int) -> bool:
+    def target(self, keyword: str, reference: Any, base: str, path: str) -> int:
+        """Where a reference leads; refuses one whose meaning depends on the way to it."""
+        found = self.resolve(reference, base, path)
+        if keyword != "$ref" and not self._is_plain(keyword, found):
+            raise ConstraintError(
+                f"{keyword!r} at {path} can't be enforced: what it means depends on the schemas it "
+                "is reached through",
+                hint="use $ref, or one $dynamicAnchor of the name",
+                path=path,
+                keyword=keyword,
+            )
+        return found
+
+    def _is_plain(self, keyword: str, target: int) -> bool:
         """Whether a dynamic reference that first leads to subschema `target` always means it.
 
         It does where no other subschema could take its place: `target` is no dynamic anchor

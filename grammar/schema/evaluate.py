@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from phloem.errors import ConstraintError
 from phloem.grammar.schema.document import Document, Sub
 from phloem.grammar.schema.strings import matches_format, matches_pattern
 from phloem.grammar.schema.unevaluated import Condition, alternatives
@@ -53,7 +54,7 @@ class Evaluator:
 
     def _ref(self, sub: Sub, value: Any) -> bool:
         return all(
-            self.valid(self._document.resolve(sub.value[name], sub.base, sub.path), value)
+            self.valid(self._document.target(name, sub.value[name], sub.base, sub.path), value)
             for name in _REFERENCES
             if name in sub.value
         )
@@ -156,9 +157,21 @@ class Evaluator:
         )
 
     def _rest(self, sub: Sub, keyword: str, value: Any) -> bool:
-        """Whether in some alternative what is not evaluated keeps to the schema."""
+        """Whether in some alternative what is not evaluated keeps to the schema.
+
+        Raises `ConstraintError` where it can't be told what is evaluated.
+        """
         schema = sub.value[keyword]
-        for conditions, seen in alternatives(self._document, sub, sub.value, keyword) or ():
+        ways = alternatives(self._document, sub, sub.value, keyword)
+        if ways is None or (isinstance(value, list) and not all(s.certain for _, s in ways)):
+            raise ConstraintError(
+                f"{keyword!r} at {sub.path} can't be enforced here: what is left for it depends on "
+                "'contains', or on too many branches",
+                hint="state it by properties or items, required and anyOf",
+                path=sub.path,
+                keyword=keyword,
+            )
+        for conditions, seen in ways:
             if not all(self._holds(condition, value) for condition in conditions):
                 continue
             if isinstance(value, list):

@@ -25,13 +25,8 @@ def broken_reference(context: Context) -> Choice:
 
 
 def _target(context: Context) -> int:
-    found = context.document.resolve(context.value, context.sub.base, context.sub.path)
-    if context.keyword != "$ref" and not context.document.is_plain(context.keyword, found):
-        context.refuse(
-            "can't be enforced: what it means depends on the schemas it is reached through",
-            hint="use $ref, or one $dynamicAnchor of the name",
-        )
-    return found
+    sub = context.sub
+    return context.document.target(context.keyword, context.value, sub.base, sub.path)
 
 
 def _branches(context: Context) -> list[int]:

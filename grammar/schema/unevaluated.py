@@ -12,7 +12,7 @@ that hold in it says just that. So the union of the alternatives is exact, witho
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,31 +82,45 @@ class _Reader:
     def _applicators(
         self, sub: Sub, schema: dict[str, Any], trail: tuple[int, ...]
     ) -> list[_Alternatives | None]:
-        def branch(value: Any, *conditions: Condition) -> _Alternatives | None:
-            number = self._document.number(value, sub.base, sub.path)
-            return self._branch(number, conditions, trail)
+        def number(value: Any, place: str) -> int:
+            return self._document.number(value, sub.base, f"{sub.path}.{place}")
 
-        def holding(value: Any) -> _Alternatives | None:
-            return branch(value, (True, self._document.number(value, sub.base, sub.path)))
+        def branch(value: Any, place: str, *conditions: Condition) -> _Alternatives | None:
+            return self._branch(number(value, place), conditions, trail)
 
-        parts: list[_Alternatives | None] = []
-        for name in ("$ref", "$dynamicRef", "$recursiveRef"):
-            if name in schema:
-                target = self._document.resolve(schema[name], sub.base, sub.path)
-                parts.append(self._branch(target, (), trail))
-        parts += [branch(value) for value in schema.get("allOf", ())]
-        parts += [_or_nothing(holding(value)) for value in schema.get("anyOf", ())]
+        def holding(value: Any, place: str) -> _Alternatives | None:
+            return branch(value, place, (True, number(value, place)))
+
+        def listed(keyword: str) -> Iterator[tuple[Any, str]]:
+            for index, value in enumerate(schema.get(keyword, ())):
+                yield value, f"{keyword}.{index}"
+
+        parts = self._references(sub, schema, trail)
+        parts += [branch(*value) for value in listed("allOf")]
+        parts += [_or_nothing(holding(*value)) for value in listed("anyOf")]
         if "oneOf" in schema:
-            parts.append(_union(map(holding, schema["oneOf"])))
+            parts.append(_union(holding(*value) for value in listed("oneOf")))
         if "if" in schema:
-            test = self._document.number(schema["if"], sub.base, sub.path)
-            then = _product(holding(schema["if"]), branch(schema.get("then", True)))
-            parts.append(_union([then, branch(schema.get("else", True), (False, test))]))
+            test = number(schema["if"], "if")
+            # What `then` evaluates depends on the condition, also where that evaluates nothing.
+            then = branch(schema.get("then", True), "then", (True, test))
+            otherwise = branch(schema.get("else", True), "else", (False, test))
+            parts.append(_union([_product(holding(schema["if"], "if"), then), otherwise]))
         for keyword in ("dependentSchemas", "dependencies"):
             for name, value in schema.get(keyword, {}).items():
                 if isinstance(value, dict):
-                    parts.append(_or_nothing(branch(value, name)))
+                    parts.append(_or_nothing(branch(value, f"{keyword}.{name}", name)))
         return parts
+
+    def _references(
+        self, sub: Sub, schema: dict[str, Any], trail: tuple[int, ...]
+    ) -> list[_Alternatives | None]:
+        found = (
+            self._document.target(name, schema[name], sub.base, sub.path)
+            for name in ("$ref", "$dynamicRef", "$recursiveRef")
+            if name in schema
+        )
+        return [self._branch(target, (), trail) for target in found]
 
     def _branch(
         self, number: int, conditions: tuple[Condition, ...], trail: tuple[int, ...]

@@ -91,7 +91,7 @@ class _Rows:
         self.error: Exception | None = None
         self._rows = enumerate(rows)
 
-    def __next__(self) -> tuple[int, Any] | None:
+    def following(self) -> tuple[int, Any] | None:
         """The next row, or None at the end."""
         try:
             return None if self.error is not None else next(self._rows, None)
@@ -144,7 +144,7 @@ def _submit(
     known: ResultsFile | None,
 ) -> None:
     while len(jobs) < window:
-        following = next(pending)
+        following = pending.following()
         if following is None:
             return
         index, row = following

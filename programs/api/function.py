@@ -298,7 +298,8 @@ class Program:
         they come, from an iterator of any length, with bounded memory; `order="completed"`
         yields whichever is ready. `num_threads` is how many rows run at once (on one thread).
         `results_file` (JSON lines) keeps finished rows; a second batch skips those whose
-        arguments, sampling arguments and program are as they were.
+        arguments, sampling arguments and program are as they were; another model wants another
+        file.
         Other keywords are settings of every run, as for `run`.
         """
         options = BatchOptions(

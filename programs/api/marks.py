@@ -1,15 +1,19 @@
 """How the compiler knows a primitive: by what the function says of itself.
 
-What lives here: the decorator that says it. What does not: the primitives.
+What lives here: the decorators that say it, and the error for what a primitive does not take. What
+does not: the primitives.
 """
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-__all__ = ["mark", "mark_text"]
+from phloem.errors import CompileError
+
+__all__ = ["mark", "mark_text", "unknown"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,3 +39,15 @@ def mark_text(function: F) -> F:
     sees that the text goes right into a state."""
     function.__phloem_text__ = True  # type: ignore[attr-defined] # functions take attributes
     return function
+
+
+def unknown(primitive: str, function: Callable[..., Any], given: Mapping[str, Any]) -> CompileError:
+    """The error for keywords that a primitive does not have, with the one that may be meant."""
+    name = next(iter(given))
+    known: Sequence[str] = function.__phloem_takes__  # type: ignore[attr-defined] # see `mark`
+    near = difflib.get_close_matches(name, known, 1)
+    meant = f"did you mean {near[0]}=?" if near else f"it has: {', '.join(known)}"
+    return CompileError(
+        f"{primitive}() has no argument {name!r}",
+        hint=f"{meant} (variables of a template belong to value style)",
+    )

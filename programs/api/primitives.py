@@ -7,8 +7,6 @@ an expression for `s += ...`; in value style they act at once and return the val
 
 from __future__ import annotations
 
-import difflib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -17,13 +15,13 @@ from phloem.programs import choices as rules
 from phloem.programs import constraints, registry
 from phloem.programs.api import passages as text_of
 from phloem.programs.api import value_style
-from phloem.programs.api.marks import mark, mark_text
+from phloem.programs.api.marks import mark, mark_text, unknown
 from phloem.programs.effects import AddLater, Choose, Expression, Generate, Search, well_formed
 from phloem.programs.executor import hub
 from phloem.programs.executor.deferred import PendingHits
 from phloem.programs.executor.frame import asynchronous, current, value_frame
 from phloem.programs.executor.run import Run
-from phloem.programs.executor.sampling import STEP_OPTIONS, clean
+from phloem.programs.sampling import STEP_OPTIONS, clean
 from phloem.retrieval.base import Filter, Hit, Hits, Mode, Reranker
 
 __all__ = ["gen", "gen_int", "gen_string", "passages", "retrieve", "select"]
@@ -89,7 +87,7 @@ def gen(
     given = dict(locals())
     frame = value_frame()
     if variables and frame is None:
-        raise _unknown("gen", gen, variables)
+        raise unknown("gen", gen, variables)
     if choices is not None:
         # SGLang's gen(choices=...) ignores sampling arguments, but for the temperature.
         return select(
@@ -122,20 +120,6 @@ def gen(
     if frame is not None:
         return value_style.step(frame, effect, variables, fresh=fresh)
     return Expression((effect,))
-
-
-def _unknown(
-    primitive: str, function: Callable[..., Any], given: Mapping[str, Any]
-) -> CompileError:
-    """The error for keywords that a primitive does not have, with the one that may be meant."""
-    name = next(iter(given))
-    known = inspect.signature(function).parameters
-    near = difflib.get_close_matches(name, known, 1)
-    meant = f"did you mean {near[0]}=?" if near else f"it has: {', '.join(known)}"
-    return CompileError(
-        f"{primitive}() has no argument {name!r}",
-        hint=f"{meant} (variables of a template belong to value style)",
-    )
 
 
 def _samples(n: int | None) -> int | None:
@@ -187,7 +171,7 @@ def select(
     if frame is not None:
         return value_style.step(frame, effect, variables, fresh=fresh)
     if variables:
-        raise _unknown("select", select, variables)
+        raise unknown("select", select, variables)
     return Expression((effect,))
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from phloem.errors import CompileError
 from phloem.programs.api import value_style
-from phloem.programs.api.marks import mark
+from phloem.programs.api.marks import mark, unknown
 from phloem.programs.effects import Expression, Generate
 from phloem.programs.executor.frame import value_frame
 from phloem.programs.executor.run import Run
-from phloem.programs.executor.sampling import clean
+from phloem.programs.sampling import clean
 from phloem.retrieval.base import Hit
 
 __all__ = ["quote"]
@@ -48,8 +47,5 @@ def quote(
     if frame is not None:
         return value_style.step(frame, effect, {"docs": docs, **variables}, fresh=fresh)
     if variables:
-        raise CompileError(
-            f"quote() has no argument {next(iter(variables))!r}",
-            hint="it takes max_tokens, temperature, timeout and retries",
-        )
+        raise unknown("quote", quote, variables)
     return Expression((effect,))

@@ -1,8 +1,9 @@
 """A batch's results on disk, a JSON line each, so that a crash loses no finished row.
 
 What lives here: `ResultsFile`. What does not: running rows (`batch.py`). A line holds the row's
-index, a digest of its arguments, its text, messages, variables and value (as JSON for people:
-a pydantic value comes back as a dict), its error and its usage. Rows that failed run again.
+index, a digest of program, arguments and sampling arguments, its text, messages, variables and
+value (as JSON for people: a pydantic value comes back as a dict), its error and its usage. Rows
+that failed run again.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class ResultsFile:
             "messages": state._branch.transcript.messages(),
             "variables": show(state.variables()),
             "value": show(state.value) if error is None else None,
-            "error": f"{type(error).__name__}: {error}" if error is not None else None,
+            "error": show(f"{type(error).__name__}: {error}") if error is not None else None,
             "usage": show(state.usage),
         }
         self._file.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -23,10 +23,10 @@ from phloem.programs.executor.frame import Frame, Handle, current
 from phloem.programs.executor.machine import execute
 from phloem.programs.executor.record import Record
 from phloem.programs.executor.run import Run, Settings
-from phloem.programs.executor.sampling import RUN_OPTIONS, clean
 from phloem.programs.executor.values import encode
 from phloem.programs.nodes import Gen, Select
 from phloem.programs.protocol import Backend, Segment, Special, Text, Usage
+from phloem.programs.sampling import RUN_OPTIONS, clean
 
 __all__ = [
     "APART",
@@ -44,7 +44,7 @@ __all__ = [
 MAX_DEPTH = 64
 _SETTINGS = {item.name for item in fields(Settings)} - {"sampling", "samples"}
 APART = _SETTINGS - {"seed"}
-"""Settings of a run that have no part in what its program says."""
+"""Settings of a run that are not the program's words: how, where and with what it runs."""
 _IGNORED = {"use_thread"}
 
 

@@ -68,6 +68,8 @@ def step(
 
 def _refuse_unused(frame: Frame, name: str, variables: Collection[str]) -> None:
     """Raises `CompileError` for a variable that no template uses: often a misspelt argument."""
+    if not variables:
+        return
     known = [frame.templates.variables(template) for template in (name, SYSTEM)]
     if known[0] is None or (known[1] is None and SYSTEM in frame.templates):
         return  # the step's own errors come first, or there is more than can be seen

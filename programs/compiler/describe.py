@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from phloem.errors import CompileError, ConstraintError
-from phloem.programs import constraints, registry
+from phloem.programs import constraints, registry, sampling
 from phloem.programs.check import Finding
 from phloem.programs.compiler.source import FunctionSource
-from phloem.programs.executor import sampling
 
 __all__ = ["Facts", "Part", "describe", "kind_of", "parts_of"]
 
@@ -109,7 +108,9 @@ def _describe_gen(
     facts: Facts,
     source: FunctionSource,
 ) -> None:
-    limit = arguments.get("max_tokens", positional[1] if len(positional) > 1 else None)
+    takes = getattr(source.resolve(call.func), "__phloem_takes__", None) or ("name", "max_tokens")
+    second = positional[1] if len(positional) > 1 and takes[1] == "max_tokens" else None
+    limit = arguments.get("max_tokens", second)
     facts.fields["max_tokens"] = limit if isinstance(limit, int) else None
     facts.problems += _refused(call, {**arguments, "max_tokens": limit}, source)
     given = {name: arguments[name] for name in constraints.ARGUMENTS if name in arguments}

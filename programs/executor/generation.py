@@ -36,7 +36,8 @@ async def ask(
     what = f"the step {effect.name!r}"
     samples = effect.n or branch.run.settings.samples
     if params.max_tokens == 0 and params.logprobs is not None:
-        return samples * [await limited(_look(session, effect, params), effect.timeout, what)]
+        look = attempts(lambda: _look(session, effect, params), effect.retries)
+        return samples * [await limited(look, effect.timeout, what)]
     if samples == 1:
         stream = _Stream(branch, effect, params, site)
         work = attempts(lambda: stream.collect(session), effect.retries, stream.may_retry)

@@ -17,8 +17,8 @@ from phloem.programs.executor.branch import Branch
 from phloem.programs.executor.glance import glance
 from phloem.programs.executor.record import RecordedFailure
 from phloem.programs.executor.run import Site
-from phloem.programs.executor.sampling import merge
 from phloem.programs.protocol import Text, describe
+from phloem.programs.sampling import merge
 
 __all__ = ["perform"]
 

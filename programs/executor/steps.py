@@ -21,10 +21,10 @@ from phloem.programs.executor.outcome import result_from_json, result_to_json
 from phloem.programs.executor.reasoning import apart
 from phloem.programs.executor.record import Entry, digest
 from phloem.programs.executor.run import Site
-from phloem.programs.executor.sampling import merge
 from phloem.programs.executor.values import show
 from phloem.programs.protocol import SamplingParams, StepResult, Text, Usage
 from phloem.programs.quoted import Quote
+from phloem.programs.sampling import merge
 
 __all__ = ["append_known", "generate"]
 

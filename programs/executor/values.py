@@ -43,7 +43,7 @@ def show(value: Any) -> Any:
     if isinstance(value, Hits | Hit):
         return value.to_json()
     if isinstance(value, Mapping):
-        return {str(key): show(item) for key, item in value.items()}
+        return {_shown(str(key)): show(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [show(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -43,7 +43,8 @@ def allows(mask: np.ndarray, token: int) -> bool:
 def everything_but(banned: frozenset[int], size: int) -> np.ndarray:
     """The mask of all tokens below `size` but a few. Not to be changed."""
     allowed = np.ones(size, dtype=np.bool_)
-    allowed[list(banned)] = False
+    # A caller's stop ids may be those of another model.
+    allowed[[token for token in banned if 0 <= token < size]] = False
     mask = pack(allowed)
     mask.setflags(write=False)
     return mask

@@ -137,7 +137,8 @@ class RuntimeEndpoint(TokenBackend[SGLangSession]):
         """See `Backend`. Raises `EngineError` if the server is busy."""
         await self.start()
         limit = Limit(self._timeout)
-        await self._fleet.everywhere(lambda at: at.http.tell("/flush_cache", limit))
+        for server in await self._fleet.everywhere(lambda at: at.http.tell("/flush_cache", limit)):
+            server.forget()
 
     async def aclose(self) -> None:
         """See `Backend`."""

@@ -84,10 +84,10 @@ class Server:
             self.fail(_unavailable(self.http.url, f"it serves {info.model} now"))
             return
         self.info, self.problem, self._failures = info, None, 0
-        self._blocks.clear()
 
     def fail(self, error: EngineUnavailable) -> None:
         """Leave it alone for a while, longer each time."""
+        self.forget()
         _log.warning("%s is left out: %s", self.http.url, error.message)
         if self.problem is not None and not self.due:
             return  # Requests that ran at once fail at once; that is one failure.
@@ -99,6 +99,10 @@ class Server:
     def cached(self, keys: Sequence[bytes]) -> int:
         """How many leading blocks it has computed, as far as we remember."""
         return next((i for i, key in enumerate(keys) if key not in self._blocks), len(keys))
+
+    def forget(self) -> None:
+        """It has lost its cache, as far as we know."""
+        self._blocks.clear()
 
     def remember(self, keys: Sequence[bytes]) -> None:
         """It has computed these blocks."""

@@ -9,6 +9,7 @@ tokenizer's word, as in the embedded engine: those that the tokenizer would writ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,6 +19,8 @@ __all__ = ["head"]
 
 _SPECIAL = frozenset("[](){}.*+?|^$")
 _REPEATS = frozenset("*+?{")
+_BEHIND = re.compile(r"\\[AbB]|\(\?<[=!]|(?<![\[\\])\^")
+"""What depends on the text before it; taken for that where in doubt."""
 
 
 def head(
@@ -26,9 +29,12 @@ def head(
     """The tokens at the beginning, and the constraint on what follows them.
 
     `forced` are the tokens that the grammar forces first, `token_bytes` the bytes of each token.
-    No tokens are given for another kind of constraint, or a pattern that begins with no literal.
+    No tokens are given for another kind of constraint, a pattern that begins with no literal, or
+    one of which a part may look back at what stands before it.
     """
     if constraint.kind != "regex" or constraint.after is not None:
+        return [], constraint
+    if _BEHIND.search(constraint.source):
         return [], constraint
     text, ends = _literal(constraint.source)
     for count in range(len(forced), 0, -1):

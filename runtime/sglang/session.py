@@ -115,7 +115,9 @@ class SGLangSession(RemoteSession, Session):
             fields: dict[str, str] = {}
             if constraint is not None:
                 await limit.wait(self._shared.checker.compile(constraint))
-                fields = self._shared.constraint(self._begun(constraint, params, output))
+                rest = self._begun(constraint, params, output)
+                await limit.wait(self._shared.checker.compile(rest))
+                fields = self._shared.constraint(rest)
             seed = self._seed(params)
             shown: list[int] = []
             events = self._events(prompt, params, seed, fields, output, limit)

@@ -140,10 +140,13 @@ def _place(loc: Sequence[str | int]) -> str:
     """The field in words. The first item of a location is "body", "query", "path" or "header"; the
     kinds of a value that may be of several are no fields."""
     kept = [str(part) for part in loc[1:2]]
-    for part in map(str, loc[2:]):
-        kind = part in {"str", "list", "dict"} or part[:1].isupper() or "[" in part
+    for at, part in enumerate(map(str, loc[2:]), 2):
+        kind = part in {"str", "list", "dict"} or "[" in part
         kind = kind or part.startswith(("function-", "constrained-"))
+        # Classes are named on the way to a field; fields of clients may have capitals too.
+        kind = kind or (part[:1].isupper() and at < len(loc) - 1)
+        named = loc[at - 1] == "nodes"  # by the client
         # Of a part that its tag chose, the tag and the field have one name.
-        if not kind and kept[-1:] != [part]:
+        if named or (not kind and kept[-1:] != [part]):
             kept.append(part)
     return ".".join(kept)

@@ -31,6 +31,8 @@ def _query(text: str) -> str:
         jmespath.compile(text)
     except JMESPathError as error:
         raise ValueError(f"not a JMESPath expression: {error}") from None
+    except RecursionError:
+        raise ValueError("a JMESPath expression nested too deep") from None
     return text
 
 

@@ -106,7 +106,7 @@ def _text(name: str, node: AppendNode, variables: Mapping[str, Any]) -> str:
 def _search(name: str, query: str, variables: Mapping[str, Any]) -> Any:
     try:
         return jmespath.search(query, variables)
-    except (JMESPathError, ValueError) as error:  # a slice's step of 0 is the second
+    except (JMESPathError, ValueError, RecursionError) as error:  # a slice's step of 0: the second
         raise ProgramError(
             f"node {name!r}: the expression {query!r} fails: {error}",
             hint="the variables are the graph's args and what its steps have set",

@@ -154,6 +154,11 @@ class GenerateRequest(BaseModel):
                 "log-probabilities of the prompt come without output only: send max_new_tokens: 0, "
                 "and another request for the output",
             )
+        if self.return_logprob and self.token_ids_logprob and not self.scores_only:
+            raise wrong(
+                "token_ids_logprob",
+                "those of named tokens come without output only: send max_new_tokens: 0",
+            )
         return self
 
     @property
@@ -205,11 +210,8 @@ class GenerateRequest(BaseModel):
         """Per row, the tokens of `token_ids_logprob`. Raises `ConfigError`."""
         given: Any = self.token_ids_logprob or []
         listed = given if given and not isinstance(given[0], int) else [given] * len(self.rows)
-        if len(listed) != len(self.rows) or (given and not self.scores_only):
-            raise ConfigError(
-                "give a list for each prompt of ids, and max_new_tokens=0",
-                param="token_ids_logprob",
-            )
+        if len(listed) != len(self.rows):
+            raise ConfigError("give a list for each prompt of ids", param="token_ids_logprob")
         return listed
 
     @property

@@ -19,6 +19,10 @@ CASES = [
     {"oneOf": [{"unevaluatedProperties": False, "allOf": [A]}, B]},
     {"if": A, "then": {"properties": {"k": True}}, "else": B, "unevaluatedProperties": False},
     {"if": A, "unevaluatedProperties": False},
+    {
+        "if": {"required": ["k"]}, "then": {"properties": {"a": True}},
+        "properties": {"k": True}, "unevaluatedProperties": False,
+    },
     {"dependentSchemas": {"k": A}, "properties": {"k": True}, "unevaluatedProperties": False},
     {"patternProperties": {"^[ab]$": True}, "unevaluatedProperties": False},
     {"allOf": [{"additionalProperties": {"type": "integer"}}], "unevaluatedProperties": False},
@@ -91,6 +95,23 @@ def test_a_dynamic_reference_with_one_target(compiler, schema):
         ),
         (
             {"$dynamicRef": "#n",
+             "$defs": {"a": {"$id": "a", "$dynamicAnchor": "n"},
+                       "b": {"$dynamicAnchor": "n", "type": "integer"}}},
+            "$dynamicRef",
+        ),
+        # Members of an enum are judged by the evaluator.
+        (
+            {"enum": [[1]], "not": {"contains": {"const": 1}, "unevaluatedItems": False}},
+            "unevaluatedItems",
+        ),
+        (
+            {"enum": [{"p0": 1}],
+             "not": {"anyOf": [{"properties": {f"p{n}": True}} for n in range(9)],
+                     "unevaluatedProperties": False}},
+            "unevaluatedProperties",
+        ),
+        (
+            {"enum": [["x"]], "items": {"$dynamicRef": "#n"},
              "$defs": {"a": {"$id": "a", "$dynamicAnchor": "n"},
                        "b": {"$dynamicAnchor": "n", "type": "integer"}}},
             "$dynamicRef",

@@ -68,6 +68,8 @@ def test_the_engine_is_set_in_three_ways(tmp_path: Path, monkeypatch: pytest.Mon
         ({"engine": "max_running"}, "engine.max_running: .* integer"),
         ({"engine": "eviction=random"}, "engine.eviction: .*'program' or 'lru'"),
         ({"engine": "max_running=4", "sglang_url": "http://x"}, "go into sglang_args"),
+        ({"dtype": "float16"}, "dtype: .*'bfloat16'"),
+        ({"device": "gpu"}, "device: "),
     ],
 )
 def test_wrong_engine_settings_are_refused(given: dict[str, str], says: str) -> None:

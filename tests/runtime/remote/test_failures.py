@@ -104,7 +104,7 @@ async def test_a_first_byte_that_never_comes_ends_by_the_timeout() -> None:
     streamed or not, scored or prefilled, and it is told to stop."""
     for ask in (generate, whole, score):
         async with canned({"/generate": b""}, hang=True) as server:
-            backend = RuntimeEndpoint(server.url, tokenizer=MODEL, timeout=0.2)
+            backend = RuntimeEndpoint(server.url, tokenizer=MODEL, timeout=1.0)
             session = await backend.open("s")
             session.append([Text("Hello")])
             with pytest.raises(DeadlineExceeded):

@@ -62,7 +62,10 @@ def test_other_constraints_are_left_alone() -> None:
         assert head(constraint, [97], BYTES) == ([], constraint)
 
 
-ATOMS = st.sampled_from(["a", "b", r"\.", "[ab]", "(a|b)", "b?", "a{2}", "(ab)*", r"\d", "|", " "])
+ATOMS = st.sampled_from([
+    "a", "b", r"\.", "[ab]", "[^b]", "(a|b)", "b?", "a{2}", "(ab)*", r"\d", "|", " ",
+    r"\b", r"\B", "(?<=a)", "(?<!a)", "^",
+])  # fmt: skip
 
 
 @settings(deadline=None)

@@ -238,6 +238,11 @@ def test_fields_that_ask_for_nothing_are_taken(server: Running) -> None:
             "logprob_start_len",
             "max_new_tokens: 0",
         ),
+        (
+            {"return_logprob": True, "token_ids_logprob": [5]},
+            "token_ids_logprob",
+            "max_new_tokens: 0",
+        ),
         ({"image_data": "x"}, "image_data", "leave it out"),
     ],
 )
