@@ -6,6 +6,7 @@ application (`serve.py`).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -106,7 +107,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     manager: RunManager = app.state.manager
     state.engine.start()
     manager.spawn(manager.pin_prefixes())
-    manager.spawn(manager.recover())
+    manager.spawn(manager.recover(await asyncio.to_thread(manager.runs.unfinished)))
     yield
     await manager.stop()
     if state.retriever is not None:

@@ -60,6 +60,7 @@ class RunManager:
         self.catalog = catalog
         self.runs = runs
         self.live: dict[str, LiveRun] = {}
+        self._taking_up = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._watched: set[asyncio.Task[None]] = set()
 
@@ -103,7 +104,16 @@ class RunManager:
 
     async def resume(self, row: RunRow, *, repeat_unfinished: bool = False) -> LiveRun:
         """Go on with a run that is not over. A run of another program or model becomes
-        stale. Raises `Overloaded` while the model loads."""
+        stale; one that was taken up or ended since `row` was read stays as it is. Raises
+        `Overloaded` while the model loads."""
+        async with self._taking_up:
+            kept = await asyncio.to_thread(self.runs.get, row.id)
+            as_read = kept is not None and (kept.status, kept.attempt) == (row.status, row.attempt)
+            if row.id in self.live or not as_read:
+                return await self.told(kept or row)
+            return await self._take_up(row, repeat_unfinished)
+
+    async def _take_up(self, row: RunRow, repeat_unfinished: bool) -> LiveRun:
         differences = self.differences(row)
         if differences:
             row.status, row.finished_at = "stale", time.time()
@@ -342,12 +352,15 @@ class RunManager:
 
     # --- the server's life
 
-    async def recover(self) -> None:
-        """Go on with what the last server left, once the model is there."""
+    async def recover(self, left: Sequence[RunRow]) -> None:
+        """Go on with what the last server left, once the model is there.
+
+        `left` was read before this server takes requests: later ones it starts itself.
+        """
         await self.state.engine.wait()
         if not self.state.engine.loaded:
             return
-        for row in await asyncio.to_thread(self.runs.unfinished):
+        for row in left:
             if not row.background:
                 self.runs.update(row.id, status="interrupted", finished_at=time.time())
                 continue

@@ -76,7 +76,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("nodes/lost", {"type": "return", "value": "x"}, "nothing leads to lost"),
         ("nodes/test/condition", "colour ==", "JMESPath"),
         ("nodes/test/condition", "!" * 900 + "colour", "nested too deep"),
-        ("nodes/Ask", {"type": "gen", "max_tokens": "x"}, "nodes.Ask.max_tokens"),
+        ("nodes/Ask", {"type": "gen", "max_tokens": "x"}, "nodes.Ask."),
         ("nodes/pick/choices", [], "choices"),
         ("nodes/yes/regex", "a[b", "regex"),
         ("nodes/yes/code", "import os", "Extra"),

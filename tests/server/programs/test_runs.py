@@ -225,6 +225,25 @@ def test_a_cancelled_run_frees_its_place(server: Running) -> None:
     assert server.client.post(f"/v1/runs/{run}/cancel").json()["status"] == "cancelled"
 
 
+def test_a_run_is_taken_up_once(server: Running) -> None:
+    """However many ask at once that a run goes on, it runs once more and is one run."""
+    run = server.run("endless", background=True).json()["id"]
+    while server.client.get(f"/v1/runs/{run}").json()["status"] != "running":
+        time.sleep(0.01)
+    server.client.post(f"/v1/runs/{run}/cancel")
+    server.wait_idle(2)
+    with ThreadPoolExecutor(8) as pool:
+        asked = [
+            pool.submit(server.client.post, f"/v1/runs/{run}/resume", json={}) for _ in range(8)
+        ]
+        answers = {one.result().status_code for one in asked}
+    assert 202 in answers
+    assert answers <= {202, 409}
+    assert server.client.get(f"/v1/runs/{run}").json()["attempt"] == 2
+    assert server.client.post(f"/v1/runs/{run}/cancel").json()["status"] == "cancelled"
+    server.wait_idle(2)
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_run_ends_with_its_client(server: Running, stream: bool) -> None:
     """A client that leaves a run it waits for or reads ends it."""
