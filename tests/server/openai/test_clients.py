@@ -113,8 +113,8 @@ def test_tools(client: openai.OpenAI, server: Running) -> None:
 def test_logprobs(client: openai.OpenAI, server: Running) -> None:
     """logprobs parse into the client's types, one entry a token."""
     reply = client.chat.completions.create(
-        model=server.model, messages=ASK, max_tokens=3, logprobs=True, top_logprobs=2,
-        extra_body={"ignore_eos": True},
+        model=server.model, messages=ASK, max_tokens=3, temperature=0, logprobs=True,
+        top_logprobs=2, extra_body={"ignore_eos": True},
     )  # fmt: skip
     logprobs = reply.choices[0].logprobs
     assert logprobs is not None
