@@ -116,7 +116,8 @@ class SGLangSession(RemoteSession, Session):
             if constraint is not None:
                 await limit.wait(self._shared.checker.compile(constraint))
                 rest = self._begun(constraint, params, output)
-                await limit.wait(self._shared.checker.compile(rest))
+                if rest is not constraint:
+                    await limit.wait(self._shared.checker.compile(rest))
                 fields = self._shared.constraint(rest)
             seed = self._seed(params)
             shown: list[int] = []

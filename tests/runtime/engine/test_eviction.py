@@ -211,15 +211,19 @@ def turn(cache, tokens, place="chat"):
     return interest
 
 
+def two_turns(cache, mine, more, wait=1):
+    """A conversation of two turns, the second `wait` seconds after the first."""
+    turn(cache, mine)
+    cache.now += wait
+    turn(cache, [*mine, *more])
+
+
 def test_the_chance_of_another_turn_is_learned_for_each_turn():
     """Conversations that all end with their second turn: its KV goes before that of a first one,
     though it was used later."""
     cache = Cache(8)
     for run in range(20):
-        mine = tokens_of(1000 + run, 8)
-        turn(cache, mine)
-        cache.now += 1
-        turn(cache, [*mine, 7, 8, 9, 10])
+        two_turns(cache, tokens_of(1000 + run, 8), [7, 8, 9, 10])
     cache.now += 1
     second = tokens_of(1, 8)
     turn(cache, second)
@@ -259,9 +263,7 @@ def test_programs_that_nobody_goes_on_from_hide_no_conversation_that_ended():
     cache = Cache(64)
     turn(cache, tokens_of(1), "label")
     for run in range(2):
-        turn(cache, tokens_of(10 + run, 8))
-        cache.now += 1
-        turn(cache, [*tokens_of(10 + run, 8), 1, 2, 3, 4])
+        two_turns(cache, tokens_of(10 + run, 8), [1, 2, 3, 4])
     cache.now += 100
     turn(cache, tokens_of(20))
     assert {place: len(those) for place, those in cache.cache.forecast._open.items()} == {
@@ -275,10 +277,7 @@ def test_waits_grow_longer_and_are_learned_all_the_same():
     cache = Cache(64)
     for wait, runs in ((1, 5), (60, 40)):
         for run in range(runs):
-            mine = tokens_of(1000 * wait + run, 8)
-            turn(cache, mine)
-            cache.now += wait
-            turn(cache, [*mine, 7, 8, 9, 10])
+            two_turns(cache, tokens_of(1000 * wait + run, 8), [7, 8, 9, 10], wait)
     last = turn(cache, tokens_of(1, 8))
     cache.now += 30
     turn(cache, tokens_of(2, 8))
@@ -289,10 +288,7 @@ def test_who_ended_where_others_go_on_still_counts():
     """Two conversations under one system text: as their own pages go, both protect the text."""
     cache = Cache(64)
     for run in range(4):
-        mine = tokens_of(1000 + run, 8)
-        turn(cache, mine)
-        cache.now += 1
-        turn(cache, [*mine, 7, 8, 9, 10])
+        two_turns(cache, tokens_of(1000 + run, 8), [7, 8, 9, 10])
     system = tokens_of(1, 8)
     ends = [turn(cache, [*system, *tokens_of(10 + i, 8)]) for i in range(2)]
     shared = ends[0].node.parent.parent
