@@ -1,11 +1,17 @@
 """What a pass of the engine costs beside the decoder, and the model's tokens per second.
 
     python benchmarks/engine.py [--model] [--json]
+    python benchmarks/engine.py --peers [--rounds 3] [--json]
 
-The first part needs no model: a decoder that answers at once with random logits of 49,152 tokens
-leaves only the engine's own work, given as CPU milliseconds of its thread per pass (medians), by
-the number of streams, and by the number of steps that wait (means, with four running).
-`--model` adds the default model: tokens per second of 1, 8 and 32 greedy streams, guesses off.
+The first needs no model: a decoder that answers at once with random logits of 49,152 tokens
+leaves only the engine's own work, given as CPU milliseconds of its thread per pass, by the number
+of streams (medians), and by the number of steps that wait for four places (median, and the 99th
+percentile). `--model` adds the default model: tokens per second of 1, 8 and 32 greedy streams,
+guesses off.
+
+The second compares the tokens per second of the default model with those of other engines, in
+turn, and the ratios with their goals (`program_bench/speed.py`). docs/benchmarks.md says how
+engines are found.
 """
 
 from __future__ import annotations
@@ -14,11 +20,17 @@ import argparse
 import asyncio
 import itertools
 import json
+import os
+import signal
 import statistics
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
+from program_bench.engines import ENGINES, Places
+from program_bench.speed import CASES, PEERS, Speeds, measure
 
 from phloem.programs.protocol import SamplingParams, Text
 from phloem.runtime.embedded import EmbeddedBackend
@@ -32,10 +44,13 @@ from phloem.runtime.engine.sequence import Sequence
 from phloem.runtime.engine.state import EngineState
 from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.model.batch import ForwardBatch, KVStorage
+from phloem.runtime.model.store import DEFAULT_MODEL, model_path
 from phloem.runtime.model.tiny import tiny_model
 
+LOGS = Path(__file__).resolve().parent.parent / "build" / "engine-peers"
 VOCAB = 49_152
 PASSES = 100
+QUEUED_PASSES = 500
 STREAMS = (1, 8, 32)
 QUEUED = (1, 10, 100, 1000)
 KINDS: dict[str, dict[str, Any]] = {
@@ -100,20 +115,21 @@ def _generation(vocabulary: Vocabulary, i: int, tokens: int, kind: str) -> Gener
     )
 
 
-def queued_cost(vocabulary: Vocabulary, queued: int) -> float:
+def queued_cost(vocabulary: Vocabulary, queued: int) -> tuple[float, float]:
     """Milliseconds per pass outside the decoder while `queued` short steps wait, at all times, for
-    four places that are given away again and again."""
+    four places that are given away again and again: median and 99th percentile."""
     decoder = Instant()
     state = EngineState(decoder, vocabulary, EngineConfig(kv_tokens=65_536, max_running=4))
     names = itertools.count()
     spent = []
-    for _ in range(PASSES):
+    for _ in range(QUEUED_PASSES):
         while len(state.waiting) < queued:
             state.enqueue(_generation(vocabulary, next(names), 4, "greedy"))
         before, began = decoder.spent, time.thread_time()
         step(state)
         spent.append(time.thread_time() - began - (decoder.spent - before))
-    return 1e3 * statistics.mean(spent[8:])
+    ordered = sorted(spent[8:])
+    return 1e3 * statistics.median(ordered), 1e3 * ordered[int(0.99 * len(ordered))]
 
 
 def overhead(vocabulary: Vocabulary, streams: int, kind: str) -> float:
@@ -154,12 +170,45 @@ async def speed(tokens: int = 64) -> dict[str, float]:
     return found
 
 
+def peers(rounds: int, *, as_json: bool) -> None:
+    """Compare with other engines, and print."""
+    # Whoever ends this process must not leave servers behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    places = Places(os.environ, str(model_path(DEFAULT_MODEL)))
+    speeds = measure([ENGINES[name] for name in PEERS], places, LOGS, rounds)
+    print(json.dumps(speeds.to_json()) if as_json else table(speeds))
+
+
+def table(speeds: Speeds) -> str:
+    """For people."""
+    found = speeds.to_json()
+    lines = [f"{'tokens per second':18}" + "".join(f"{name:>19}" for name in PEERS)]
+    for case in CASES:
+        rates = found["tok_s"][case.name]
+        shown = (f"{rates[name]:19,.0f}" if name in rates else f"{'-':>19}" for name in PEERS)
+        lines.append(f"{case.name:18}" + "".join(shown))
+    lines.append("")
+    for goal in found["goals"]:
+        reached, met = goal["reached"], {True: "met", False: "not met", None: ""}[goal["met"]]
+        value = "not measured" if reached is None else f"{reached:.2f}"
+        lines.append(f"{goal['what']:52} at least {goal['least']}: {value} {met}".rstrip())
+    lines += [f"absent: {name}: {reason}" for name, reason in found["absent"].items()]
+    if found["disturbed"]:
+        lines.append(f"others used the machine during {found['disturbed']} measurements")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", action="store_true", help="measure the default model too")
+    parser.add_argument("--peers", action="store_true", help="compare it with other engines")
+    parser.add_argument("--rounds", type=int, default=3, help="of the comparison")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     asked = parser.parse_args()
+    if asked.peers:
+        peers(asked.rounds, as_json=asked.json)
+        return
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # what is measured is too small to share, and the thread's own time
     vocabulary = wide_vocabulary()
@@ -167,7 +216,9 @@ def main() -> None:
         f"ms_per_pass_{kind}": {str(n): overhead(vocabulary, n, kind) for n in STREAMS}
         for kind in KINDS
     }
-    report["ms_per_pass_queued"] = {str(n): queued_cost(vocabulary, n) for n in QUEUED}
+    queued = {str(n): queued_cost(vocabulary, n) for n in QUEUED}
+    report["ms_per_pass_queued"] = {n: median for n, (median, _) in queued.items()}
+    report["ms_per_pass_queued_p99"] = {n: most for n, (_, most) in queued.items()}
     torch.set_num_threads(threads)
     if asked.model:
         report["decode_tok_s"] = asyncio.run(speed())

@@ -127,6 +127,21 @@ class GlueRunner:
         """See `glue.Engine`."""
         return [future.result() for future in [self._branches.submit(task) for task in tasks]]
 
+    def generate(self, prompts: list[list[int]], tokens: int) -> tuple[int, int]:
+        """See `tally.TokenRunner`. By OpenAI's completions endpoint, a request for each prompt."""
+
+        def one(prompt: list[int]) -> tuple[int, int]:
+            body = {"model": "m", "prompt": prompt, "max_tokens": tokens}
+            answer = self._connections.post(
+                "/v1/completions", {**body, "temperature": 0, "ignore_eos": True}
+            )
+            usage = answer["usage"]
+            details = usage.get("prompt_tokens_details") or {}
+            return usage["completion_tokens"], details.get("cached_tokens") or 0
+
+        counts = list(self._programs.map(one, prompts))
+        return sum(count for count, _ in counts), sum(cached for _, cached in counts)
+
     def ask(self, name: str, text: str, step: Step) -> str:
         """One request."""
         said, prompt, cached, generated = self._ask(self._connections, text, step)

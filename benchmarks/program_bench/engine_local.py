@@ -7,6 +7,7 @@ several programs in one batch: they run one after the other, and the report says
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -98,6 +99,17 @@ class LlamaRunner(_InTurn):
     def open(self) -> _Text:
         """See `glue.Engine`."""
         return _Text(self._ask)
+
+    def generate(self, prompts: list[list[int]], tokens: int) -> tuple[int, int]:
+        """See `tally.TokenRunner`. One prompt after the other."""
+        generated = self._evaluated = 0
+        for prompt in prompts:
+            self._llama.reset()
+            said = self._llama.generate(prompt, temp=0.0, reset=False)
+            generated += len(list(itertools.islice(said, tokens)))
+        # The last token of a text is not evaluated.
+        wanted = sum(len(prompt) + tokens - 1 for prompt in prompts)
+        return generated, wanted - self._evaluated
 
     def _counted(self, tokens: Any) -> None:
         self._evaluated += len(tokens)

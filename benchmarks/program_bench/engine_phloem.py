@@ -16,7 +16,7 @@ import torch
 
 import phloem
 from phloem.programs.events import RunFinished, StepFinished
-from phloem.programs.protocol import Usage
+from phloem.programs.protocol import SamplingParams, Snapshot, StepResult, Usage
 from phloem.runtime.embedded import EmbeddedBackend
 from phloem.runtime.model.batch import Decoder, ForwardBatch, KVStorage
 from phloem.runtime.model.load import load_model
@@ -129,6 +129,25 @@ class PhloemRunner:
         self._jobs.clear()
         self._tally, self._usage = Tally(), Usage()
         return found
+
+    def generate(self, prompts: list[list[int]], tokens: int) -> tuple[int, int]:
+        """See `tally.TokenRunner`."""
+        return asyncio.run(self._generate(prompts, tokens))
+
+    async def _generate(self, prompts: list[list[int]], tokens: int) -> tuple[int, int]:
+        fingerprint = self.backend.capabilities.fingerprint
+        params = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True, stream=False)
+
+        async def one(number: int) -> Usage:
+            snapshot = Snapshot(fingerprint, tuple(prompts[number]))
+            session = await self.backend.restore(snapshot, str(number))
+            result = [item async for item in session.generate(params)][-1]
+            await session.close()
+            assert isinstance(result, StepResult)
+            return result.usage
+
+        usage = sum(await asyncio.gather(*map(one, range(len(prompts)))), Usage())
+        return usage.generated, usage.reused
 
     def calibrate(self) -> dict[str, Any]:
         """What the decoder alone takes, now."""

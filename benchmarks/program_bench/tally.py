@@ -1,7 +1,7 @@
 """What a worker counts while it runs programs.
 
-What lives here: `Tally` and `Runner`, what a worker asks of an engine. What does not: the engines.
-Standard library only.
+What lives here: `Tally`, and `Runner` and `TokenRunner`, what a worker asks of an engine. What does
+not: the engines. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
-__all__ = ["Outputs", "Runner", "Tally"]
+__all__ = ["Outputs", "Runner", "Tally", "TokenRunner"]
 
 Outputs = list[tuple[str, str]]
 
@@ -97,4 +97,13 @@ class Runner(Protocol):
 
     def tally(self) -> Tally:
         """The counts since the last call."""
+        ...
+
+
+class TokenRunner(Protocol):
+    """An engine that takes token ids, for the speed of the engine itself (`speed.py`)."""
+
+    def generate(self, prompts: list[list[int]], tokens: int) -> tuple[int, int]:
+        """Greedy texts of exactly `tokens` tokens, all at once where the engine can. Gives the
+        tokens generated, and those of the prompts that came from a cache."""
         ...

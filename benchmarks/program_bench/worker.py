@@ -6,8 +6,9 @@ What lives here: the loop and the timing. What does not: engines (`engine_*.py`)
 environment of its engine, where neither phloem nor this package is installed: it makes the package
 known under its own name, without putting any folder on the path of imports.
 
-Requests: {"op": "cell", "shape", "at_once", "salt", "count", "limit_s"}, {"op": "calibrate"}. Each
-is answered by one line, {"error": ...} if it failed. The first line tells of the engine.
+Requests: {"op": "cell", "shape", "at_once", "salt", "count", "limit_s"}, {"op": "calibrate"},
+{"op": "generate", "prompts", "tokens"}. Each is answered by one line, {"error": ...} if it failed.
+The first line tells of the engine.
 """
 
 from __future__ import annotations
@@ -117,6 +118,11 @@ def answer(runner: Any, request: dict[str, Any], warm: set[str]) -> dict[str, An
     if request["op"] == "calibrate":
         found: dict[str, Any] = runner.calibrate()
         return found
+    if request["op"] == "generate":
+        began = time.perf_counter()
+        generated, cached = runner.generate(request["prompts"], request["tokens"])
+        seconds = time.perf_counter() - began
+        return {"seconds": seconds, "generated": generated, "cached": cached}
     raise ValueError(f"unknown op {request['op']!r}")
 
 
