@@ -3,7 +3,7 @@
 What lives here: the cases, the measuring in turns, and the goals. What does not: the engines
 (`engines.py`) and their processes (`processes.py`); `benchmarks/engine.py --peers` prints.
 
-Prompts are random token ids, no two beginning alike, so nothing is tokenised and nothing cached;
+Prompts are random token ids, no two beginning alike: nothing is tokenised and nothing cached;
 texts are greedy and of fixed length, without guesses, and come whole. Decoding is timed as the
 difference to the same request for one token: what a request costs by itself, its prompt and HTTP
 included, counts for no engine.
@@ -176,6 +176,8 @@ def _rate(pool: Pool, engine: Engine, case: Case, number: int) -> tuple[float, f
 
 
 def _prompts(case: Case, number: int, tokens: int) -> list[list[int]]:
-    """The same for every engine, and no other request's."""
-    draw = random.Random(f"{case.name} {number} {tokens}")
-    return [[draw.randrange(1000, 40_000) for _ in range(case.prompt)] for _ in range(case.streams)]
+    """The same for every engine. No two of all requests begin with the same token."""
+    request = 2 * (number * len(CASES) + CASES.index(case)) + (tokens == 1)
+    first, draw = 1000 + 32 * request, random.Random(request)
+    heads = range(first, first + case.streams)
+    return [[head, *draw.choices(range(1000, 40_000), k=case.prompt - 1)] for head in heads]
