@@ -24,7 +24,7 @@ from phloem.programs.protocol import (
     TokenEvent,
 )
 from phloem.runtime.engine.messages import Failed, Generated, Message, Progress, Scored
-from phloem.runtime.engine.params import check_params
+from phloem.runtime.engine.params import check_hint, check_params
 from phloem.runtime.engine.transcript import Prompt, Transcript
 from phloem.runtime.engine.work import Generate, Score, Work
 from phloem.runtime.lane import Cancel, Lane
@@ -143,7 +143,8 @@ class EmbeddedSession(Session):
         )
 
     def hint(self, next_use: int | None, place: str = "") -> None:
-        """See `Session`."""
+        """See `Session`. Raises `ConfigError` for what is no hint."""
+        check_hint(next_use, place)
         self._lane.expect(next_use, place)
 
     async def cancel(self) -> None:

@@ -44,14 +44,16 @@ class Dispatcher:
         """From any thread. False: the loop is closed, nobody will read it."""
         loop = self._loop()
         with self._lock:
+            # One that was woken may be closed before it comes to read.
+            if loop is None or loop.is_closed():
+                self._posted.clear()
+                return False
             self._posted.append((mailbox, message))
             if self._awake:
                 return True
             try:
-                if loop is None:
-                    return False
                 loop.call_soon_threadsafe(self._deliver)
-            except RuntimeError:  # the loop is closed
+            except RuntimeError:  # closed just now
                 self._posted.clear()
                 return False
             self._awake = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from phloem.runtime.engine.radix_tree import Node
+from phloem.runtime.engine.sequence import Sequence
 from phloem.runtime.engine.state import EngineState
 
 __all__ = ["audit"]
@@ -20,7 +21,8 @@ def audit(state: EngineState) -> None:
     * every node is on the device or on the host, and below one on the host all are;
     * every holder of a page is a running sequence or a pin, and every cached page one node;
     * only full pages have children, children are in order, and no two have equal tokens;
-    * a sequence's published pages are the nodes of its tokens;
+    * a sequence's published pages are the nodes of its tokens, below the root of its namespace;
+    * a root has pages, or a sequence stands there;
     * every interest stands at the node that it names;
     * a node is written in place by exactly one sequence, or by none.
     """
@@ -61,6 +63,7 @@ def audit(state: EngineState) -> None:
     writers = [seq.tail for seq in [*sequences, *state.pins.sequences()] if seq.tail]
     assert len({id(node) for node in writers}) == len(writers), "a node has two writers"
     assert {id(n) for n in writers} == {id(n) for n in nodes if n.writer}, "wrong writers"
+    _audit_roots(state, [*sequences, *state.pins.sequences()])
     for seq in sequences:
         assert seq.computed <= len(seq.pages) * size, "computed tokens without a page"
         above = seq.node
@@ -70,6 +73,20 @@ def audit(state: EngineState) -> None:
             block = tuple(seq.tokens[at * size : (at + 1) * size])
             assert above.tokens == block, "a published page holds other tokens"
             above = above.parent
+
+
+def _audit_roots(state: EngineState, sequences: list[Sequence]) -> None:
+    """No namespace is remembered for nothing, and none is split in two."""
+    roots = state.cache.roots()
+    standing = [(seq.namespace, seq.node) for seq in sequences if seq.node is not None]
+    for namespace, node in [*standing, *state.cache.nodes()]:
+        top = node
+        while top.parent is not None:
+            top = top.parent
+        assert top is roots.get(namespace), "a node is not below the root of its namespace"
+    used = {namespace for namespace, _ in standing}
+    used |= {namespace for namespace, _ in state.cache.nodes()}
+    assert set(roots) == used, "a root without pages that nobody stands at"
 
 
 def _audit_host(state: EngineState, nodes: list[Node]) -> None:

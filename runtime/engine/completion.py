@@ -19,7 +19,7 @@ from phloem.runtime.engine.generation import Generation, LogprobOf
 from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.memory import shrink
 from phloem.runtime.engine.prefix import Prefix
-from phloem.runtime.engine.sampler import Draw, Likeliest, sample
+from phloem.runtime.engine.sampler import NO_TOKEN, Draw, Likeliest, no_numbers, sample
 from phloem.runtime.engine.scoring import Scoring
 from phloem.runtime.engine.state import EngineState, out_of_memory
 
@@ -177,7 +177,10 @@ def _sample(
         shrink(state, len(drawing), error)
         return
     for job, lookup, token in zip(drawing, lookups, tokens, strict=True):
-        _guard(state, job, take, job, token, lookup)
+        if token == NO_TOKEN:
+            state.fail(job, no_numbers())
+        else:
+            _guard(state, job, take, job, token, lookup)
 
 
 def _lookup(state: EngineState, job: Generation, logits: torch.Tensor, row: int) -> LogprobOf:

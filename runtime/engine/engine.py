@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
@@ -30,6 +32,8 @@ from phloem.runtime.engine.vocabulary import Vocabulary
 from phloem.runtime.model.batch import Decoder
 
 __all__ = ["Engine"]
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -140,22 +144,33 @@ class Engine:
 
     def _run(self) -> None:
         state = self._state
-        while not self._stopping:
-            self._read_inbox(wait=not state.running and not state.waiting)
-            step(state)
-        self._read_inbox(wait=False)
-        for job in [*state.running, *state.waiting]:
-            state.cancel(job)
+        try:
+            while not self._stopping:
+                self._read_inbox(wait=not state.running and not state.waiting)
+                step(state)
+        finally:  # however the thread ends, nobody waits for it
+            with self._lock:
+                self._stopping = True
+            self._read_inbox(wait=False)
+            for job in [*state.running, *state.waiting]:
+                _obey(partial(state.cancel, job))
 
     def _read_inbox(self, wait: bool) -> None:
-        try:
-            self._inbox.get(block=wait)()
-            while True:
-                self._inbox.get_nowait()()
-        except Empty:
-            return
+        while True:
+            try:
+                command = self._inbox.get(block=wait)
+            except Empty:
+                return
+            wait = False
+            _obey(command)
 
     def _enqueue(self, job: Job) -> None:
+        try:
+            self._queue(job)
+        except Exception as error:  # noqa: BLE001 - reported to the job's owner and logged
+            self._state.fail_unexpectedly([job], error)
+
+    def _queue(self, job: Job) -> None:
         state = self._state
         free_places = max(0, state.config.max_running - len(state.running))
         if len(state.waiting) >= state.config.queue_limit + free_places:
@@ -170,6 +185,14 @@ class Engine:
     def _withdraw(self, job: Job) -> None:
         if self._state.has(job):
             self._state.cancel(job)
+
+
+def _obey(command: Callable[[], None]) -> None:
+    """The thread belongs to all jobs: a command of one of them that fails may not end it."""
+    try:
+        command()
+    except Exception:
+        log.exception("a command to the engine failed")
 
 
 def _stopped() -> Cancelled:

@@ -1,10 +1,12 @@
-"""Checks of sampling parameters, before any work is done.
+"""Checks of what a session is given, before any work is done.
 
-What lives here: `check_params` and `make_output_text`. What does not: their meaning
+What lives here: `check_params`, `check_hint` and `make_output_text`. What does not: their meaning
 (`programs/protocol.py`).
 """
 
 from __future__ import annotations
+
+from numbers import Integral, Real
 
 import regex
 
@@ -12,11 +14,18 @@ from phloem.errors import ConfigError
 from phloem.programs.protocol import SamplingParams
 from phloem.runtime.engine.output_text import OutputText
 
-__all__ = ["check_params", "make_output_text"]
+__all__ = ["check_hint", "check_params", "make_output_text"]
+
+_WHOLE = ("max_tokens", "min_tokens", "top_k", "seed", "logprobs")
+_NUMBERS = (
+    "temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
+)  # fmt: skip
+_LISTS = {"stop": str, "stop_regex": str, "stop_token_ids": int}
 
 
 def check_params(params: SamplingParams) -> None:
-    """Raises `ConfigError` that names the parameter and its range."""
+    """Raises `ConfigError` that names the parameter, and its kind or its range."""
+    _check(params, _kinds(params))
     rules = [
         ("max_tokens", params.max_tokens >= 0, "0 or more"),
         ("min_tokens", 0 <= params.min_tokens <= params.max_tokens, "from 0 to max_tokens"),
@@ -29,15 +38,57 @@ def check_params(params: SamplingParams) -> None:
         ("repetition_penalty", 0 < params.repetition_penalty <= 10, "more than 0, at most 10"),
         ("logprobs", params.logprobs is None or 0 <= params.logprobs <= 100, "from 0 to 100"),
         ("stop", all(params.stop), "texts of one character or more"),
+        ("stop", all(map(_encodable, params.stop)), "texts without halves of surrogate pairs"),
     ]
+    _check(params, rules)
+
+
+def check_hint(next_use: int | None, place: str) -> None:
+    """Raises `ConfigError` for what is no hint (`Session.hint`)."""
+    steps = next_use is None or (_is_whole(next_use) and next_use >= 0)
+    if not steps or not isinstance(place, str):
+        raise ConfigError(
+            f"hint({next_use!r}, {place!r}): give a number of steps or None, and a text",
+            hint="change the hint",
+            param="place" if steps else "next_use",
+        )
+
+
+def _check(params: SamplingParams, rules: list[tuple[str, bool, str]]) -> None:
     for name, holds, allowed in rules:
         if not holds:
-            value = getattr(params, name)
             raise ConfigError(
-                f"{name} is {value!r}; it must be {allowed}",
+                f"{name} is {getattr(params, name)!r}; it must be {allowed}",
                 hint=f"change {name}",
                 param=name,
             )
+
+
+def _kinds(params: SamplingParams) -> list[tuple[str, bool, str]]:
+    """The rules of what kind each parameter is. A row that can't be computed with would be found
+    in the middle of a pass, which others share."""
+    rules = []
+    for name in _WHOLE:
+        value = getattr(params, name)
+        unset = value is None and name in ("seed", "logprobs")
+        rules.append((name, unset or _is_whole(value), "a whole number"))
+    for name in _NUMBERS:
+        value = getattr(params, name)
+        holds = isinstance(value, Real) and not isinstance(value, bool)
+        rules.append((name, holds, "a number"))
+    for name, kind in _LISTS.items():
+        value = getattr(params, name)
+        holds = isinstance(value, tuple) and all(isinstance(item, kind) for item in value)
+        rules.append((name, holds, "a tuple of " + ("texts" if kind is str else "token ids")))
+    return rules
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _encodable(text: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def make_output_text(params: SamplingParams) -> OutputText:

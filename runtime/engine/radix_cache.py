@@ -25,12 +25,13 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from weakref import WeakValueDictionary
 
 from phloem.runtime.engine.eviction import EvictionOrder
 from phloem.runtime.engine.forecast import Forecast, Interest
 from phloem.runtime.engine.host_tier import HostTier
 from phloem.runtime.engine.kv_pool import KVPool
-from phloem.runtime.engine.radix_tree import Match, Node, Rank, Tokens
+from phloem.runtime.engine.radix_tree import Match, Node, Rank, Root, Tokens
 
 __all__ = ["RadixCache"]
 
@@ -62,7 +63,10 @@ class RadixCache:
         self.evicted = 0
         """Pages that the device has given up since the start."""
         self._hints = hints
-        self._roots: dict[str, Node] = {}
+        # Those that have pages, and all: one without pages is forgotten with the last sequence
+        # that stands there, so that tenants who left take no memory.
+        self._roots: dict[str, Root] = {}
+        self._known: WeakValueDictionary[str, Root] = WeakValueDictionary()
         self._uses = itertools.count(1)
         self._order = EvictionOrder(self._evictable, self._rank, clock)
         self._host_order = EvictionOrder(self._host_evictable, self._rank, clock)
@@ -76,7 +80,8 @@ class RadixCache:
         What lies on the host counts only if it is worth a copy.
         """
         size = self.pool.page_size
-        root = node = self._root(namespace)
+        root = self.root(namespace)
+        node: Node = root
         full: list[Node] = []
         at = 0
         while True:
@@ -93,11 +98,11 @@ class RadixCache:
                 found.forget_host()
         return found
 
-    def _root(self, namespace: str) -> Node:
-        root = self._roots.get(namespace)
+    def root(self, namespace: str) -> Root:
+        """The namespace's root, which may be new."""
+        root = self._known.get(namespace)
         if root is None:
-            root = self._roots[namespace] = Node(None, (), -1)
-            root.chain = hash(namespace)
+            root = self._known[namespace] = Root(namespace)
         return root
 
     # Entering and leaving
@@ -107,6 +112,8 @@ class RadixCache:
         above = self.pool.page_size if parent.parent is not None else 0
         node = Node(parent, tokens, page, parent.start + above)
         parent.insert(node)
+        if isinstance(parent, Root):
+            self._roots[parent.namespace] = parent
         self.pool.enter_cache(page)
         self.forecast.arrivals.entered(node)
         return node
@@ -127,6 +134,8 @@ class RadixCache:
         assert parent is not None
         parent.remove(node)
         node.parent = None
+        if isinstance(parent, Root) and not parent.children:
+            del self._roots[parent.namespace]
         if node.on_device:
             self.pool.leave_cache(node.page)
         else:
@@ -353,6 +362,10 @@ class RadixCache:
             return -math.inf, node.last_use
         cost = len(node.tokens) / self.pool.page_size * (1 + node.start / _LONG)
         return -self.forecast.remaining(node) / cost, node.last_use
+
+    def roots(self) -> dict[str, Root]:
+        """The roots that are remembered (for the audit)."""
+        return dict(self._known)
 
     def nodes(self) -> Iterator[tuple[str, Node]]:
         """Every node with its namespace, parents first (for the audit)."""

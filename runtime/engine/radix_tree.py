@@ -1,6 +1,7 @@
 """The nodes of the prefix cache: pages by their tokens, and looking a prefix up in them.
 
-What lives here: `Node`, `Match`, and `Interest`, what is known of a session that stands at a node.
+What lives here: `Node` and `Root`, `Match`, and `Interest`, what is known of a session that stands
+at a node.
 What does not: whose pages they are and which go first (`radix_cache.py`).
 
 A node is one page: an edge of 1 to `page_size` tokens. Only a full page has children, so a page
@@ -18,7 +19,7 @@ from typing import TypeAlias
 
 from phloem.runtime.engine.tokens import common_prefix
 
-__all__ = ["Interest", "Match", "Node", "Rank", "Tokens"]
+__all__ = ["Interest", "Match", "Node", "Rank", "Root", "Tokens"]
 
 Tokens: TypeAlias = tuple[int, ...]
 Rank: TypeAlias = tuple[float, int]
@@ -124,6 +125,17 @@ class Node:
         self.resident -= node.on_device
 
 
+class Root(Node):
+    """The top of a namespace's tree. It has no page, and lives as long as anybody refers to it."""
+
+    __slots__ = ("__weakref__", "namespace")
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__(None, (), -1)
+        self.namespace = namespace
+        self.chain = hash(namespace)
+
+
 @dataclass(slots=True)
 class Match:
     """The longest cached prefix: `full` pages from the root, then `tail` tokens of `partial`.
@@ -131,7 +143,7 @@ class Match:
     The pages on the host, if any, are the last ones.
     """
 
-    root: Node
+    root: Root
     full: list[Node]
     partial: Node | None
     tail: int

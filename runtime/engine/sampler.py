@@ -1,12 +1,13 @@
 """From logits to tokens: penalties, masks, temperature, truncation, and the draw.
 
 What lives here: `Draw` (what one row asks for), `sample`, and `Likeliest`, which answers most
-greedy draws. What does not: where the uniform numbers come from (`noise.py`) and what a
-constraint allows (`constrained.py`).
+greedy draws; `NO_TOKEN`, and `no_numbers`, the error that it means. What does not: where the
+uniform numbers come from (`noise.py`) and what a constraint allows (`constrained.py`).
 
 The order is that of Hugging Face and vLLM: penalties, then the mask, then temperature, then
 top_k, top_p over what top_k left (renormalised), min_p relative to the likeliest token. Tokens
 that tie with the last one kept are all kept, so the outcome does not depend on a sort's order.
+A row with a NaN gives `NO_TOKEN`: others, drawn with it, are none the worse.
 The draw inverts the cumulative distribution in token order, in two steps: first the block of
 tokens, then the token in the block. A row of a large vocabulary is read few times.
 """
@@ -19,10 +20,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from phloem.errors import EngineError
 from phloem.programs.protocol import SamplingParams
 from phloem.runtime.engine.masks import allows, restrict
 
-__all__ = ["Draw", "Likeliest", "sample"]
+__all__ = ["NO_TOKEN", "Draw", "Likeliest", "no_numbers", "sample"]
+
+NO_TOKEN = -1
 
 _GREEDY = 1e-5
 """Below this temperature only the likeliest token has a chance, and divisions overflow."""
@@ -50,7 +54,7 @@ class Draw:
 
 
 def sample(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
-    """One token per row. `logits` float32 [rows, vocab] is changed in place."""
+    """One token per row, or `NO_TOKEN`. `logits` float32 [rows, vocab] is changed in place."""
     for i, draw in enumerate(draws):
         _penalise(logits, i, draw)
         if draw.allowed is not None:
@@ -65,6 +69,14 @@ def sample(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
     for i, token in zip(drawn, _draw(rows, [draws[i] for i in drawn]), strict=True):
         tokens[i] = token
     return tokens
+
+
+def no_numbers() -> EngineError:
+    """What a step fails with whose row has no token."""
+    return EngineError(
+        "the model's logits are no numbers (NaN)",
+        hint="its weights are damaged, or too large for their format: try dtype='float32'",
+    )
 
 
 class Likeliest:
@@ -88,14 +100,20 @@ class Likeliest:
         if self._tokens is None:
             self._tokens = _best(self._logits)
         token = self._tokens[row]
-        return token if draw.allowed is None or allows(draw.allowed, token) else None
+        if draw.allowed is None or token == NO_TOKEN or allows(draw.allowed, token):
+            return token
+        return None
 
 
 def _best(logits: torch.Tensor) -> list[int]:
     """The likeliest token of each row; of equals the first."""
     if logits.device.type == "cpu":  # numpy's search is several times faster than torch's
-        return [int(token) for token in logits.numpy().argmax(axis=-1)]
-    return [int(token) for token in logits.argmax(dim=-1).tolist()]
+        rows = logits.numpy()
+        best = rows.argmax(axis=-1)  # a NaN, if there is one
+        found = np.where(np.isnan(rows[np.arange(len(rows)), best]), NO_TOKEN, best)
+        return [int(token) for token in found]
+    most, places = logits.max(dim=-1)
+    return [int(token) for token in torch.where(most.isnan(), NO_TOKEN, places).tolist()]
 
 
 def _penalise(logits: torch.Tensor, i: int, draw: Draw) -> None:
@@ -117,7 +135,11 @@ def _penalise(logits: torch.Tensor, i: int, draw: Draw) -> None:
 
 def _draw(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
     """Sampled tokens of all rows. Changes `logits`."""
-    weights = logits.sub_(logits.amax(dim=-1, keepdim=True))
+    most = logits.amax(dim=-1, keepdim=True)
+    lost = most.isnan()[:, 0].nonzero()[:, 0].tolist()
+    if lost:
+        logits[lost] = most[lost] = 0.0
+    weights = logits.sub_(most)
     heat = [draw.params.temperature for draw in draws]
     if any(value != 1 for value in heat):
         weights.div_(torch.tensor(heat, device=weights.device)[:, None])
@@ -134,6 +156,8 @@ def _draw(logits: torch.Tensor, draws: list[Draw]) -> list[int]:
         host = weights.cpu().numpy()
         for i in cut:
             tokens[i] = _draw_among(host[i], draws[i])
+    for i in lost:
+        tokens[i] = NO_TOKEN
     return tokens
 
 

@@ -20,6 +20,7 @@ from phloem.programs.protocol import ScoredChoice, Usage
 from phloem.runtime.engine.forecast import Interest
 from phloem.runtime.engine.job import Job
 from phloem.runtime.engine.messages import Deliver, Scored
+from phloem.runtime.engine.sampler import no_numbers
 from phloem.runtime.engine.sequence import Sequence
 from phloem.runtime.engine.sequence_kv import SequenceKV
 from phloem.runtime.engine.tokens import Choice, common_prefix
@@ -102,6 +103,8 @@ class Scoring(Job):
         """The prefix's last row [vocab] gives every choice's first token."""
         row = torch.log_softmax(logits, dim=-1)
         best = int(row.argmax())
+        if row[best].isnan():
+            raise no_numbers()
         for branch in self._given:
             if branch.tokens:
                 branch.logprobs.append(float(row[branch.tokens[0]]))
@@ -115,6 +118,8 @@ class Scoring(Job):
         wanted = torch.tensor(branch.tokens[done : done + len(rows)], device=rows.device)
         found = rows.gather(1, wanted[:, None])[:, 0].tolist()
         top = rows.max(dim=-1)
+        if top.values.isnan().any():
+            raise no_numbers()
         branch.logprobs += found  # only now, when nothing can fail any more
         branch.best += zip(top.indices.tolist(), top.values.tolist(), strict=True)
         self._rows += len(rows)

@@ -88,12 +88,12 @@ class EngineState:
         self.waiting.add(job)
 
     def leave(self, job: Job) -> None:
-        """Take a job out, wherever it stands; what it has computed stays cached."""
+        """Take a job out, wherever it stands, if it came in; what it computed stays cached."""
         job.interest.queued = False
         if job in self.waiting:
             self.cache.settle(job.interest, job.interest.node)
             self.waiting.remove(job)
-        else:
+        elif job in self.running:
             self._leave_running(job)
         if job.clock.started is not None:
             self.stats.usage += job.usage()
