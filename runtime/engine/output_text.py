@@ -75,7 +75,7 @@ class OutputText:
 
     def take(self) -> Piece | None:
         """What can be shown now and was not yet; None if nothing."""
-        bound = len(self._data) - self._held_back()
+        bound = len(self._data) - self._held_back() if self._cut is None else self._cut
         last = len(self._ends)
         while last > self._shown and not self._complete(last, bound):
             last -= 1

@@ -52,6 +52,18 @@ async def test_dictated_tokens_enter_in_one_pass_with_the_prompt(make_lab):
     assert lab.decoder.passes == [result.usage.prompt + len(forced)]
 
 
+async def test_a_stop_in_what_is_dictated_holds_while_the_prompt_comes_in_chunks(make_lab):
+    """Dictated text stands before the prompt is computed: nothing behind a stop in it is shown."""
+    lab = make_lab(max_running=2, max_rows=8)
+    session = await lab.session(STORY, Special("<|im_end|>"))
+    *events, result = await lab.events(
+        session, Constraint("regex", "because of the user[ab]"), max_tokens=40, stop=("f the",)
+    )
+    assert (result.text, result.stop, result.finish_reason) == ("because o", "f the", "stop")
+    assert "".join(event.text for event in events) == result.text
+    assert len(lab.decoder.passes) > 2
+
+
 async def test_a_constant_costs_no_draw(make_lab):
     """A text that is dictated in full needs the prompt's pass only, and its KV is kept."""
     lab = make_lab()

@@ -72,6 +72,17 @@ def test_stops_are_found_across_token_borders(text, cuts, stops):
     assert b"".join(tokens[:kept]) + rest == expected.encode()
 
 
+def test_what_lies_behind_a_stop_is_never_shown():
+    """A text that has ended may be taken from once more, before its end is asked for."""
+    text = OutputText((b"a",))
+    for data in (b"be", b"c", b"ause"):
+        text.push(data)
+    piece = text.take()
+    assert (piece.text, piece.last) == ("bec", 2)
+    assert text.finish()[0].text == ""
+    assert text.shown == "bec"
+
+
 def test_a_possible_beginning_of_a_stop_is_held_back():
     """What may turn out to be a stop is shown only when it is clear that it is none."""
     pieces, done, _, _ = run([b"a", b"\n", b"b", b"\n", b"\nc"], stops=["\n\n"])
