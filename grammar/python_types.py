@@ -18,9 +18,9 @@ from typing import Any
 import typing_extensions
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from phloem.errors import ConstraintError
+from phloem.grammar.python_schema import json_schema_of
 from phloem.grammar.spec import Constraint
 
 __all__ = ["constraint_of_type", "schema_of_type", "value_of_text"]
@@ -43,39 +43,21 @@ _REGEXES: dict[Any, str] = {
 }
 
 
-class _ClosedSchema(GenerateJsonSchema):
-    """Pydantic's JSON Schema, with objects closed unless the type says `extra="allow"`.
-
-    Members that a type would ignore carry nothing, and a small model writes them without end.
-    """
-
-    def model_schema(self, schema: Any) -> JsonSchemaValue:
-        return _closed(super().model_schema(schema))
-
-    def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
-        return _closed(super().dataclass_schema(schema))
-
-    def typed_dict_schema(self, schema: Any) -> JsonSchemaValue:
-        return _closed(super().typed_dict_schema(schema))
-
-
-def _closed(schema: JsonSchemaValue) -> JsonSchemaValue:
-    # A root model has the schema of what it wraps, which need not be an object.
-    if schema.get("type") == "object" and "properties" in schema:
-        schema.setdefault("additionalProperties", False)
-    return schema
-
-
 def schema_of_type(target: Any) -> Any:
     """The JSON Schema of a pydantic model, dataclass, TypedDict, `Literal`, `Union`, ...
 
-    Objects are closed: only `extra="allow"` lets a text hold members the type does not name.
-
-    Raises `ConstraintError` for what pydantic can't describe.
+    See `python_schema`. Raises `ConstraintError` for what can't be described, or not be held.
     """
+    if isinstance(target, str):
+        raise ConstraintError(f"{target!r} is a text, not a type", hint="give the type itself")
     try:
-        return _adapter(target).json_schema(schema_generator=_ClosedSchema)
-    except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:
+        return json_schema_of(_adapter(target))
+    except RecursionError as error:
+        raise ConstraintError(
+            f"no JSON Schema can be made for {target!r}: it contains itself",
+            hint="use typing_extensions.TypedDict in place of typing.TypedDict, or a model",
+        ) from error
+    except (PydanticSchemaGenerationError, PydanticUserError, TypeError, ImportError) as error:
         raise ConstraintError(
             f"no JSON Schema can be made for {target!r}: {str(error).splitlines()[0]}",
             hint="give a pydantic model, a dataclass, a TypedDict, a Literal, or a schema",
@@ -107,26 +89,38 @@ def constraint_of_type(target: Any) -> Constraint:
 
 def value_of_text(text: str, kind: str, target: Any) -> Any:
     """`text` as an instance of `target`. Raises `ConstraintError` if it is none."""
-    if _is_outlines_term(target) or target is str:
+    if _is_outlines_term(target):
         return text
-    if target is bool and kind != "json_schema":
-        return {"True": True, "False": False}.get(text, text)
-    if target is type(None) and kind != "json_schema":
-        return None
-    by_text = _literal_values(target)
-    if kind != "json_schema" and by_text is not None and text in by_text:
-        return by_text[text]
     try:
-        adapter = _adapter(target)
-        if kind == "json_schema":
-            return adapter.validate_json(text)
-        return adapter.validate_python(text)
+        return _read_json(text, target) if kind == "json_schema" else _read_bare(text, target)
     except ValidationError as error:
         raise ConstraintError(
             f"the text does not fit {getattr(target, '__name__', target)}: "
             f"{error.errors()[0]['msg']}",
             text=text,
         ) from error
+
+
+def _read_json(text: str, target: Any) -> Any:
+    return _adapter(target).validate_json(text)
+
+
+def _read_bare(text: str, target: Any) -> Any:
+    """The value of bare text, as `constraint_of_type` has it written."""
+    values = {"True": True, "False": False} if target is bool else _literal_values(target)
+    values = {"None": None} if target is type(None) else values
+    if values is not None and text in values:
+        return values[text]
+    members = _union_members(target)
+    if members is None or len(members) < 2:
+        return text if target is str else _adapter(target).validate_python(text)
+    *others, last = members
+    for member in others:
+        try:
+            return _read_bare(text, member)
+        except ValidationError:
+            continue
+    return _read_bare(text, last)
 
 
 def _adapter(target: Any) -> TypeAdapter[Any]:
