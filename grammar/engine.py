@@ -64,6 +64,20 @@ class EngineTokenizer:
         sizes = range(1, min(len(text), _LONGEST) + 1)
         return [token for size in sizes for token in self.spellings.get(text[:size], ())]
 
+    def encode(self, text: bytes) -> list[int]:
+        """Tokens that say `text`, ordinary ones only: a special token's spelling is text.
+
+        Where the tokenizer itself makes a special token of it, the longest tokens that fit.
+        """
+        tokens = list(self.ll.tokenize_bytes(text))
+        if not any(map(self.ll.is_special_token, tokens)):
+            return tokens
+        spelled: list[int] = []
+        while text and (fitting := self.beginning(text)):
+            spelled.append(fitting[-1])
+            text = text[len(bytes(self.ll.decode_bytes(spelled[-1:]))) :]
+        return tokens if text else spelled
+
     @classmethod
     def from_json(
         cls, tokenizer_json: str, vocab_size: int, eos_ids: Sequence[int]

@@ -100,6 +100,11 @@ class EngineMatcher:
         """See `spec.Matcher`."""
         tokens = [] if self._ends else list(self._ll.compute_ff_tokens())
         self._check("looking for forced tokens")
+        # A special token is forced where the grammar names it, not where its text must be written.
+        if any(map(self._tokenizer.ll.is_special_token, tokens)) and (
+            self.accepts_prefix(tokens) < len(tokens)
+        ):
+            return self._tokenizer.encode(bytes(self._ll.compute_ff_bytes()))
         return tokens
 
     def is_complete(self) -> bool:
@@ -131,7 +136,7 @@ class EngineMatcher:
             if rest is None:
                 return None
             self._way, self._way_from = rest, len(text)
-            tokens = self._encode_lead(lead) + list(self._tokenizer.ll.tokenize_bytes(rest))
+            tokens = self._encode_lead(lead) + self._tokenizer.encode(rest)
         if len(tokens) > limit or self.accepts_prefix(tokens) != len(tokens):
             return None
         return tokens
@@ -145,7 +150,7 @@ class EngineMatcher:
         grown = len(text) - self._way_from
         for skip in (max(0, grown), *range(_SKIPS)):
             rest = self._way[skip:]
-            tokens = list(self._tokenizer.ll.tokenize_bytes(rest)) if rest else []
+            tokens = self._tokenizer.encode(rest) if rest else []
             if 0 < len(tokens) <= limit and self._completes(tokens) and admits(rest):
                 self._way, self._way_from = rest, len(text)
                 return tokens
@@ -168,7 +173,7 @@ class EngineMatcher:
         special = self._tokenizer.special_ids.get(lead.decode(errors="replace"))
         if special is not None:
             return [special]
-        return list(self._tokenizer.ll.tokenize_bytes(lead))
+        return self._tokenizer.encode(lead)
 
     def _check(self, doing: str) -> None:
         if self._ll.is_error():

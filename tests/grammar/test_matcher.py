@@ -192,3 +192,26 @@ def test_a_way_found_before_is_taken_on_from(compiler, schema, text):
         matcher.accept(token)
         so_far.append(token)
     assert matcher.closing(0) == []
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Constraint("regex", r"<\|im_start\|>\+"),
+        Constraint("regex", r"\+<\|im_start\|>(x|y)?"),
+        Constraint("json_schema", '{"const": "a <|im_end|>"}'),
+    ],
+)
+def test_a_special_token_that_is_spelled_out_is_text(compiler, rule):
+    """Where the text must be that of a special token, ordinary tokens write it, forced or closing."""
+    matcher = compiler.matcher(rule)
+    way = matcher.closing(100)
+    assert matcher.accepts_prefix(way) == len(way) > 0
+    written = []
+    while not matcher.is_complete():
+        forced = matcher.forced()
+        for token in forced:
+            matcher.accept(token)
+        written += forced
+    assert not set(written + way) & set(compiler.tokenizer.special_ids.values())
+    assert "<|im_" in decode(compiler, written)
