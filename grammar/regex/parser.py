@@ -68,6 +68,27 @@ _CLASSES: dict[Dialect, dict[str, Chars]] = {
         "S": Chars(_SPACE + _BOM, negated=True),
     },
 }
+# In ECMA-262 expressions, where a class is left out of something: then the wider reading of the
+# class is the narrower one of the whole.
+_WIDE = {
+    "d": Chars(_ASCII_DIGIT, (_DIGIT,)),
+    "D": Chars(_ASCII_DIGIT, negated=True),
+    "w": Chars(_ASCII_WORD, (_WORD,)),
+    "W": Chars(_ASCII_WORD, negated=True),
+    "s": Chars(_SPACE + _BOM),
+    "S": Chars(_ECMA_SPACE, negated=True),
+}
+# Python's under the flag a.
+_ASCII = {
+    "d": Chars(_ASCII_DIGIT),
+    "D": Chars(_ASCII_DIGIT, negated=True),
+    "w": Chars(_ASCII_WORD),
+    "W": Chars(_ASCII_WORD, negated=True),
+    "s": Chars(((0x09, 0x0D), (0x20, 0x20))),
+    "S": Chars(((0x09, 0x0D), (0x20, 0x20)), negated=True),
+}
+_NEWLINE = ((10, 10),)
+_ECMA_NEWLINES = ((10, 10), (13, 13), (0x2028, 0x2029))
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 
 
@@ -106,6 +127,9 @@ class _Parser:
     fold: bool = False
     dotall: bool = False
     multiline: bool = False
+    ascii: bool = False
+    wide: bool = False
+    """Inside of something that is left out: a negated class, a negative assertion."""
     names: set[str] = field(default_factory=set)
     """Of the groups."""
 
@@ -198,9 +222,7 @@ class _Parser:
             case ".":
                 return self.dot()
             case "^" | "$":
-                if self.multiline:
-                    self.fail("^ and $ at line borders (flag m)", start)
-                return Edge(char == "^", start)
+                return self.anchor(char == "^", start)
             case "*" | "+" | "?":
                 self.fail(f"nothing to repeat before {char!r}", start)
             case "{":
@@ -210,13 +232,22 @@ class _Parser:
                 self.at = start + 1
         return self.char(ord(char))
 
+    def newlines(self) -> Chars:
+        return Chars(_NEWLINE if self.dialect == "python" else _ECMA_NEWLINES)
+
     def dot(self) -> Chars:
-        if self.dotall:
-            return Chars(negated=True)
-        newlines: tuple[tuple[int, int], ...] = ((10, 10),)
-        if self.dialect == "ecma":
-            newlines = ((10, 10), (13, 13), (0x2028, 0x2029))
-        return Chars(newlines, negated=True)
+        ranges = () if self.dotall else self.newlines().ranges
+        return Chars(ranges, negated=True)
+
+    def anchor(self, at_start: bool, start: int) -> Node:
+        """`^` or `$`: a border of the text, or of a line of it."""
+        edge = Edge(at_start, start)
+        if self.multiline:
+            return Alt((edge, Look(self.newlines(), not at_start, False, start)))
+        if at_start or self.dialect == "ecma":
+            return edge
+        # For `re` the place before a newline at the very end is the end too.
+        return Alt((edge, Look(Cat((Chars(_NEWLINE), edge)), True, False, start)))
 
     def char(self, code: int) -> Chars:
         return self.folded(Chars(((code, code),)))
@@ -225,6 +256,12 @@ class _Parser:
         """All cases of the characters under the flag i."""
         if not self.fold:
             return chars
+        if self.ascii:
+            pairs = [(code, code ^ 32) for code in (*range(65, 91), *range(97, 123))]
+            others = [
+                (other, other) for code, other in pairs if Chars(chars.ranges).holds(chr(code))
+            ]
+            return Chars((*chars.ranges, *others), chars.named, chars.negated)
         return Chars(tuple(with_cases(chars.ranges)), chars.named, chars.negated)
 
     def group(self, depth: int, start: int) -> Node:
@@ -240,12 +277,17 @@ class _Parser:
             ("=", True, False), ("!", True, True), ("<=", False, False), ("<!", False, True),
         ):  # fmt: skip
             if self.take(sign):
-                return Look(self.close(depth, start), ahead, negative, start)
+                kept = self.wide
+                self.wide ^= negative
+                look = Look(self.close(depth, start), ahead, negative, start)
+                self.wide = kept
+                return look
         if self.peek("P=") or self.peek("("):
             self.fail("a backreference or a conditional group", start)
         if self.peek(">"):
             self.fail("an atomic group", start, hint="use (?:...)")
-        if self.take("P<" if self.dialect == "python" else "<"):
+        # Only Python's `re` and Rust write "P<"; nobody reads it as something else.
+        if self.take("P<") or (self.dialect == "ecma" and self.take("<")):
             self.name_group(start)
             return self.close(depth, start)
         return self.flags(depth, start)
@@ -262,15 +304,21 @@ class _Parser:
         self.names.add(name)
 
     def close(self, depth: int, start: int) -> Node:
-        kept = self.fold, self.dotall, self.multiline
+        return self.inside(depth, start, self.flags_now())
+
+    def flags_now(self) -> tuple[bool, bool, bool, bool]:
+        return self.fold, self.dotall, self.multiline, self.ascii
+
+    def inside(self, depth: int, start: int, after: tuple[bool, bool, bool, bool]) -> Node:
+        """The rest of a group, behind which the flags are those of `after`."""
         node = self.alternation(depth + 1)
-        self.fold, self.dotall, self.multiline = kept
+        self.fold, self.dotall, self.multiline, self.ascii = after
         if not self.take(")"):
             self.fail("missing ), unterminated group", start)
         return node
 
     def flags(self, depth: int, start: int) -> Node:
-        kept = self.fold, self.dotall, self.multiline
+        kept = self.flags_now()
         on = True
         while (sign := self.next()) not in ":)":
             if sign == "-":
@@ -281,17 +329,15 @@ class _Parser:
                 self.dotall = on
             elif sign == "m":
                 self.multiline = on
+            elif sign == "a" and self.dialect == "python":
+                self.ascii = on
             elif sign != "u":
                 self.fail(f"the group (?{sign}", start)
         if sign == ")":
             if start != 0:
                 self.fail("flags that are not at the start", start, hint="use (?i:...)")
             return EPSILON
-        node = self.alternation(depth + 1)
-        self.fold, self.dotall, self.multiline = kept
-        if not self.take(")"):
-            self.fail("missing ), unterminated group", start)
-        return node
+        return self.inside(depth, start, kept)
 
     def escape(self, start: int) -> Node:
         char = self.text[self.at : self.at + 1]
@@ -328,12 +374,14 @@ class _Parser:
         )
 
     def class_of(self, name: str) -> Chars:
-        return _CLASSES[self.dialect][name]
+        if self.dialect == "python":
+            return (_ASCII if self.ascii else _CLASSES["python"])[name]
+        return (_WIDE if self.wide else _CLASSES["ecma"])[name]
 
     def escaped(self, start: int) -> Chars | int:
         """What follows a backslash: a class or one code point."""
         char = self.next()
-        if char in _CLASSES[self.dialect]:
+        if char in _ASCII:
             return self.class_of(char)
         if char in _CONTROLS:
             return _CONTROLS[char]
@@ -353,7 +401,8 @@ class _Parser:
             case "p" | "P":
                 return self.property(char == "P", start)
         if char.isalnum() and char.isascii():
-            self.fail(f"the escape \\{char}", start)
+            ours = "a schema's pattern is ECMA-262: write ^ and $" if char in "AzZ" else None
+            self.fail(f"the escape \\{char}", start, hint=ours)
         return ord(char)
 
     def hex(self, digits: int, start: int) -> int:
@@ -397,6 +446,8 @@ class _Parser:
 
     def char_class(self, start: int) -> Node:
         negated = self.take("^")
+        kept = self.wide
+        self.wide ^= negated
         ranges: list[tuple[int, int]] = []
         named: list[str] = []
         first = self.dialect == "python"  # There a "]" that comes first stands for itself.
@@ -415,6 +466,7 @@ class _Parser:
                 ranges.append((low, low))
             else:
                 _include(low, ranges, named)
+        self.wide = kept
         return self.folded(Chars(tuple(ranges), tuple(named), negated))
 
     def class_item(self, start: int) -> Chars | int:

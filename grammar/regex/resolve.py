@@ -17,9 +17,11 @@ would tie both sides together; it is resolved only where one of them sees the wh
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from phloem.errors import ConstraintError
+from phloem.grammar.regex.neighbours import narrowed, settled
 from phloem.grammar.regex.nodes import (
     ANY,
     EMPTY,
@@ -80,6 +82,10 @@ def _rows(node: Node) -> list[Row]:
             rows = [row for option in options for row in _rows(option)]
             _limit(rows, node)
             return rows
+        case Rep(item, low, high) if not _has_assertion(narrowed(item)):
+            return [(Rep(narrowed(item), low, high),)]
+        case Rep(Cat((Look(_, True, True), Chars()))):
+            return [(node,)]  # Resolved where nothing follows, see `_without_inside`.
         case Rep(item, low, high) if high is not None and high <= _MAX_UNROLL:
             rows = [row for count in range(low, high + 1) for row in _rows(Cat((item,) * count))]
             _limit(rows, node)
@@ -98,10 +104,13 @@ def _resolve(row: Row) -> Node:
     """One row, whose parts describe the whole text, without its assertions."""
     whole: list[Node] = []
     row = _edges(row)
-    if row == (EMPTY,):
+    known = settled(row)
+    if row == (EMPTY,) or known is None:
         return EMPTY
-    row = _from_the_start(row, whole)
-    row = _to_the_end(row, whole)
+    row = _from_the_start(known, whole)
+    row = _without_inside(_to_the_end(row, whole))
+    if EMPTY in whole:
+        return EMPTY
     ahead = [i for i, part in enumerate(row) if isinstance(part, Look) and part.ahead]
     behind = [i for i, part in enumerate(row) if isinstance(part, Look) and not part.ahead]
     if ahead and behind and ahead[0] < behind[-1]:
@@ -115,6 +124,22 @@ def _resolve(row: Row) -> Node:
         tail = And((tail, _view(part))) if isinstance(part, Look) else _joined(part, tail)
     text = _joined(head, tail)
     return And((text, *whole)) if whole else text
+
+
+def _without_inside(row: Row) -> Row:
+    """`row` with `((?!X)c)*` at its end as the texts of c that hold no X.
+
+    Further on in a row the lookaheads would reach over what follows the repetition.
+    """
+    parts = list(row)
+    for index, part in enumerate(parts):
+        match part:
+            case Rep(Cat((Look() as look, chars)), low, high):
+                if index + 1 < len(parts):
+                    _refuse("an assertion inside a repetition", look.position)
+                barred = Cat((ANY, _view(dataclasses.replace(look, negative=False))))
+                parts[index] = And((Rep(chars, low, high), Not(barred)))
+    return tuple(parts)
 
 
 def _edges(row: Row) -> Row:

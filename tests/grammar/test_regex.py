@@ -12,7 +12,7 @@ from phloem.grammar.sample import samples
 from phloem.grammar.schema.strings import is_empty
 from phloem.grammar.second_engine import in_common_subset, index_accepts
 from phloem.grammar.spec import Constraint
-from phloem.grammar.testing import accepts
+from phloem.grammar.testing import accepts, accepts_json
 
 OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 
@@ -44,6 +44,19 @@ OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
         (r"[^\W_]+\s?", ["é1 ", "x"], ["_", " "]),
         ("[]a]x{,2}", ["]", "axx"], ["xxx"]),
         ("a{b}", ["a{b}"], ["ab"]),
+        (r"a$\n?", ["a", "a\n"], ["a\n\n"]),
+        (r"(?!foo$)foo\n?|b", ["b"], ["foo", "foo\n"]),
+        (r"(?:x|y$)\s*", ["x \n", "y", "y\n"], ["y ", "y\n\n"]),
+        (r"(?m)^a$\n^b$", ["a\nb"], ["ab", "a\n\nb"]),
+        (r"(?m)a(?:$|b)c?.?", ["a", "abc"], ["ac", "a\n"]),
+        (r"(?a)\w\d(?:\s)?[^\w]?", ["a1", "a1 é"], ["é1", "a١", "a1\x1ca"]),
+        (r"(?ai)k(?a:[^\d])", ["Kx", "k١"], ["\u212ax", "k1"]),
+        (r".*\bfoo\b.*", ["foo", "a foo.", "-foo"], ["xfoo", "fooo", ""]),
+        (r".*\b\d+\b.*", ["12", "a 12"], ["a12"]),
+        (r"(?:(?!ab).)*", ["", "ba", "aa"], ["ab", "xaby", "\n"]),
+        (r"^((?!foo|ba+r).)*$", ["fo", "br"], ["xfoo", "baar", "bar"]),
+        (r'"(?:(?!")[^\\])*"', ['"a"', '""'], ['"', '"a"b"']),
+        (r"(?:(?!b)[a-c])+(?=c)c", ["ac", "cc"], ["c", "abc"]),
         (r"(?P<year>\d{4})(?#comment)-\x41\u0042", ["2024-AB", "٢٠٢٤-AB"], ["2024-ab"]),
     ],
 )
@@ -71,8 +84,9 @@ def test_a_regex_accepts_what_python_matches_in_full(compiler, pattern, yes, no)
         ("(?P<x>a)(?P=x)", 8, "backreference"),
         ("(?>ab)c", 0, "atomic"),
         ("a++b", 2, "possessive"),
-        ("(?m)^a", 4, "line"),
-        ("((?!x)a)*", 1, "repetition"),
+        (r"((?!ab)a)*b", 1, "repetition"),
+        (r"(?:a\b ?)+", 4, "repetition"),
+        ("(?x)a b", 0, "group"),
         (r"\bab\Z\q", 6, "escape"),
         ("(" * 300 + "a" + ")" * 300, 101, "nested"),
     ],
@@ -137,7 +151,19 @@ def _patterns():
 
     body = st.recursive(leaf, extend, max_leaves=6)
     edges = st.sampled_from(
-        [("", ""), ("^", "$"), ("(?!ab)", ""), ("", "(?<!b)"), ("(?=.*a)", ""), (r"\b", "")]
+        [
+            ("", ""),
+            ("^", "$"),
+            ("(?!ab)", ""),
+            ("", "(?<!b)"),
+            ("(?=.*a)", ""),
+            (r"\b", ""),
+            ("(?!a?$)", "\n?"),
+            (r".*\bab\b", ""),
+            ("", "(?:(?!ab).)*"),
+            ("(?:(?!b)[^d])+", ""),
+            ("(?m)^", "$.?"),
+        ]
     )
     return st.tuples(edges, body).map(lambda parts: parts[0][0] + parts[1] + parts[0][1])
 
@@ -198,3 +224,25 @@ def test_the_second_engine_agrees_on_plain_patterns(compiler, pattern):
 def test_the_subset_leaves_out_what_the_second_engine_gets_wrong(pattern):
     """Alternatives that begin alike, ambiguous repetitions and other scripts are not compared."""
     assert not in_common_subset(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        ("[^\\d]", ["a", "1a"], ["1", "\u0661"]),
+        ("^(?!\\d)", ["a"], ["1", "\u0661"]),
+        ("^[^\\w]$", ["-"], ["a", "é"]),
+        ("^[^\\s]$", ["a"], [" ", "\x1c", "\ufeff"]),
+        ("^[^\\D]$", ["1"], ["a", "\u0661"]),
+        ("\\bfoo\\b", ["foo", "a foo-"], ["food", "xfoo"]),
+        ("^((?!foo).)*$", ["fo o"], ["a foo"]),
+        ("(?P<year>^\\d{4})", ["2024"], ["24"]),
+    ],
+)  # fmt: skip
+def test_a_schemas_pattern_takes_what_every_reading_takes(compiler, pattern, yes, no):
+    """Where ECMA-262 and Python read a class differently, a text fits only if it fits both."""
+    for text in yes:
+        assert re.search(pattern, text)
+        assert accepts_json({"type": "string", "pattern": pattern}, text, tokenizer=compiler)
+    for text in no:
+        assert not accepts_json({"type": "string", "pattern": pattern}, text, tokenizer=compiler)
