@@ -55,6 +55,9 @@ STATUS: dict[type[BaseException], int] = {
 }
 """The nearest class in an error's ancestry decides. 499 is nginx's "client closed request"."""
 
+LONGEST = 10_000
+"""Characters of an error's message that are told."""
+
 TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -91,10 +94,7 @@ def error_object(error: BaseException, *, param: str | None = None) -> dict[str,
     status = status_of(error)
     if status == 500 and not isinstance(error, PhloemError):
         return _object(status, "internal error; the server's log has the details", None, "internal")
-    message = (
-        error.message if isinstance(error, PhloemError) else f"{type(error).__name__}: {error}"
-    )
-    found = _object(status, message, param or _param(error), code_of(type(error).__name__))
+    found = _object(status, _words(error), param or _param(error), code_of(type(error).__name__))
     if isinstance(error, PhloemError):
         if error.hint:
             found["error"]["hint"] = error.hint
@@ -104,6 +104,19 @@ def error_object(error: BaseException, *, param: str | None = None) -> dict[str,
         names = ("program", "node", "file", "line", "trace_id")
         found["error"]["where"] = {n: getattr(where, n) for n in names if getattr(where, n)}
     return found
+
+
+def _words(error: BaseException) -> str:
+    """What an error says, as any encoding can write it. A foreign one may say anything, or fail
+    to."""
+    name = type(error).__name__
+    try:
+        said = error.message if isinstance(error, PhloemError) else f"{name}: {error}"
+    except Exception:  # noqa: BLE001 - code of the error's own class
+        said = f"{name}, whose text can't be had"
+    if len(said) > LONGEST:
+        said = f"{said[:LONGEST]}... ({len(said)} characters)"
+    return said.encode("utf-8", "backslashreplace").decode()
 
 
 def _object(status: int, message: str, param: str | None, code: str) -> dict[str, Any]:

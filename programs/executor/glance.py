@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from phloem.programs.executor.deferred import Deferred, PendingHits
+from phloem.programs.executor.values import plain
 from phloem.retrieval.base import Hit, Hits
 
 __all__ = ["glance"]
@@ -25,9 +26,10 @@ def glance(value: Any, depth: int = DEPTH) -> Any:
     if isinstance(value, enum.Enum):
         value = value.value
     if value is None or isinstance(value, bool | int | float):
-        return value
+        return plain(value)
     if isinstance(value, str):
-        return value if len(value) <= TEXT else f"{value[:TEXT]}… ({len(value)} characters)"
+        cut = f"{value[:TEXT]}… ({len(value)} characters)"
+        return plain(value if len(value) <= TEXT else cut)
     if isinstance(value, Deferred) or (type(value) is PendingHits and not value.deferred.told):
         # To look would be to wait, or to be told its error in the program's place.
         return "… (not read yet)"
@@ -39,7 +41,7 @@ def glance(value: Any, depth: int = DEPTH) -> Any:
         return glance(_repr(value), depth)
     if isinstance(inner, Mapping):
         pairs = list(inner.items())
-        shown = {str(key)[:TEXT]: glance(item, depth - 1) for key, item in pairs[:ITEMS]}
+        shown = {plain(str(key)[:TEXT]): glance(item, depth - 1) for key, item in pairs[:ITEMS]}
         return shown | ({"…": f"{len(pairs) - ITEMS} more"} if len(pairs) > ITEMS else {})
     items = [glance(item, depth - 1) for item in inner[:ITEMS]]
     return items + ([f"… {len(inner) - ITEMS} more"] if len(inner) > ITEMS else [])

@@ -15,9 +15,13 @@ from typing import Any
 from phloem.errors import JournalError
 from phloem.retrieval.base import Hit, Hits
 
-__all__ = ["decode", "encode", "register_codec", "show"]
+__all__ = ["decode", "encode", "plain", "register_codec", "show"]
 
 _TAG = "$type"
+MAX_DEPTH = 100
+"""Levels of nesting that are shown; what is in itself is shown once."""
+MAX_BITS = 10_000
+"""Python writes no integers of more than 4,300 digits."""
 _codecs: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "hits": (Hits, Hits.to_json, Hits.from_json),
     "hit": (Hit, Hit.to_json, Hit.from_json),
@@ -35,28 +39,44 @@ def register_codec(
 
 
 def show(value: Any) -> Any:
-    """`value` as JSON data for people: what JSON can't say is shown by its `repr`."""
+    """`value` as JSON data for people, whatever it is: what JSON can't say is shown by its `repr`,
+    and what can't be shown by its type."""
+    return _show(value, ())
+
+
+def _show(value: Any, above: tuple[int, ...]) -> Any:
+    """`above` are the ids of what `value` is in."""
     if value is None or isinstance(value, bool | int | float | str):
-        return _shown(value.value if isinstance(value, enum.Enum) else value)
-    if hasattr(value, "model_dump"):
-        return show(value.model_dump(mode="json"))
-    if isinstance(value, Hits | Hit):
-        return value.to_json()
-    if isinstance(value, Mapping):
-        return {_shown(str(key)): show(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [show(item) for item in value]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: show(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    return repr(value)
+        return plain(value.value if isinstance(value, enum.Enum) else value)
+    if id(value) in above or len(above) == MAX_DEPTH:
+        return "..."
+    inner = (*above, id(value))
+    try:
+        if hasattr(value, "model_dump"):
+            return _show(value.model_dump(mode="json"), inner)
+        if isinstance(value, Hits | Hit):
+            return _show(value.to_json(), inner)
+        if isinstance(value, Mapping):
+            return {plain(str(key)): _show(item, inner) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [_show(item, inner) for item in value]
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            named = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value))
+            return {name: _show(item, inner) for name, item in named}
+        return plain(repr(value))
+    except Exception:  # noqa: BLE001 - code of the value's own class, which may do anything
+        return f"<{type(value).__name__} that can't be shown>"
 
 
-def _shown(value: Any) -> Any:
-    """A plain value, or what stands for it where JSON has none: infinity, half a surrogate pair."""
+def plain(value: Any) -> Any:
+    """A plain value, or what stands for it where JSON has none: infinity, half a surrogate pair,
+    a number of thousands of digits."""
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
     if isinstance(value, str) and not value.isascii():
         return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        return f"<int of {value.bit_length()} bits>"
     return value
 
 

@@ -80,6 +80,10 @@ class _Watch:
     ready_at: float | None = None
     memory_limit: float = math.inf
     pinged: float = field(default_factory=time.monotonic)
+    looked: float = field(default_factory=time.monotonic)
+    heard: float = 0.0
+    silent_s: float = 0.0
+    """For how long it has not answered, as far as this process was there to hear it."""
     killed_for: str | None = None
 
 
@@ -262,6 +266,9 @@ class Supervisor:
         self.inflight.expire()
         if watch.killed_for is not None:
             return
+        passed, watch.looked = min(now - watch.looked, _PING_S), now
+        watch.silent_s = watch.silent_s + passed if process.answered == watch.heard else 0.0
+        watch.heard = process.answered
         if now - watch.pinged >= _PING_S:
             watch.pinged = now
             process.send(wire.encode_to_child(wire.Ping(0)))
@@ -269,7 +276,7 @@ class Supervisor:
         if self.memory > watch.memory_limit:
             log.error("the engine process has grown to %d MB", self.memory >> 20)
             watch.killed_for = "memory"
-        elif now - process.answered > self._limits.stuck_s:
+        elif watch.silent_s > self._limits.stuck_s:
             log.error("the engine process gives no sign of life for %g s", self._limits.stuck_s)
             watch.killed_for = "stuck"
         if watch.killed_for is not None:

@@ -7,6 +7,7 @@ base class, because that one buffers streams and hides disconnects.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import time
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from phloem.server.error_map import error_object
 from phloem.server.http.metrics import Metrics
-from phloem.server.http.replies import json_reply
+from phloem.server.http.replies import error_reply, json_reply, stopping
 from phloem.server.http.trace_context import TraceContext, current_trace
 
 __all__ = ["RequestContext"]
@@ -74,6 +75,12 @@ class RequestContext:
         token = current_trace.set(trace)
         try:
             await self._app(scope, receive, sending)
+        except asyncio.CancelledError:
+            # The server stops. A stream has told so itself.
+            if status == 0:
+                await error_reply(stopping())(scope, receive, sending)
+            else:
+                raise
         except Exception as error:
             log.error("request_failed", trace_id=trace.trace_id, exc_info=error)
             if status == 0:

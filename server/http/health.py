@@ -40,6 +40,7 @@ async def health() -> Health:
     return Health()
 
 
+@router.head("/ready", include_in_schema=False)
 @router.get("/ready", responses={503: {"model": Ready, "description": "Not ready."}})
 async def ready(state: State) -> Response:
     """Whether the model is loaded and the index, where one is set, can be reached."""

@@ -19,10 +19,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from phloem.errors import PhloemError
+from phloem.errors import Overloaded, PhloemError
 from phloem.server.error_map import TYPES, error_object, status_of
 
-__all__ = ["ERRORS", "ErrorBody", "RequestError", "add_handlers", "error_reply", "json_reply"]
+__all__ = [
+    "ERRORS",
+    "ErrorBody",
+    "RequestError",
+    "add_handlers",
+    "error_reply",
+    "json_reply",
+    "stopping",
+]
 
 
 class ErrorDetail(BaseModel):
@@ -84,6 +92,11 @@ def error_reply(error: BaseException) -> Response:
         # Whole seconds: the header knows no others.
         headers["Retry-After"] = str(math.ceil(error.details["retry_after_s"]))
     return json_reply(status_of(error), error_object(error), headers)
+
+
+def stopping() -> Overloaded:
+    """The error of a request that the server's end cuts off."""
+    return Overloaded("the server is stopping", hint="send the request again", retry_after_s=5)
 
 
 def add_handlers(app: FastAPI) -> None:

@@ -14,7 +14,9 @@ import dataclasses
 import importlib
 import math
 import os
+import time
 from collections.abc import Callable
+from types import FrameType
 
 import structlog
 import uvicorn
@@ -42,6 +44,9 @@ from phloem.server.settings import Settings, load_settings
 __all__ = ["application", "main", "uvicorn_server"]
 
 log = structlog.get_logger("phloem.server")
+
+SAME_SIGNAL_S = 0.5
+"""Signals closer than this are one."""
 
 
 def main(settings: Settings, make_backend: Callable[[], Backend] | None = None) -> None:
@@ -105,11 +110,28 @@ def _retriever(settings: Settings) -> Retriever:
 
 def _create(state: ServerState, catalog: Catalog) -> FastAPI:
     settings = state.settings
-    runs = Runs(Store(settings.journal), settings.keep_runs)
-    return create_app(state, RunManager(state, catalog, runs))
+    store = Store(settings.journal)
+    store.claim()
+    return create_app(state, RunManager(state, catalog, Runs(store, settings.keep_runs)))
 
 
-def uvicorn_server(state: ServerState, catalog: Catalog) -> uvicorn.Server:
+class StoppableServer(uvicorn.Server):
+    """Ends at once at a second signal of either kind; its own waits for SIGINT."""
+
+    asked_at: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """See `uvicorn.Server`."""
+        del frame
+        now = time.monotonic()
+        # What stops a group of processes may reach each of them twice.
+        self.force_exit = self.asked_at is not None and now - self.asked_at > SAME_SIGNAL_S
+        self.asked_at = self.asked_at or now
+        self.should_exit = True
+        self._captured_signals.append(sig)
+
+
+def uvicorn_server(state: ServerState, catalog: Catalog) -> StoppableServer:
     """The web server around the application of `state` and the programs of `catalog`.
 
     h11 parses, because it bounds the size of headers; httptools takes whatever comes.
@@ -128,4 +150,4 @@ def uvicorn_server(state: ServerState, catalog: Catalog) -> uvicorn.Server:
         timeout_keep_alive=30,
         timeout_graceful_shutdown=math.ceil(settings.shutdown_s),
     )
-    return uvicorn.Server(config)
+    return StoppableServer(config)

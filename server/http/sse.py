@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 from phloem.errors import PhloemError
 from phloem.server.error_map import status_of
 from phloem.server.http.disconnect import disconnected
-from phloem.server.http.replies import error_reply
+from phloem.server.http.replies import error_reply, stopping
 from phloem.server.settings import Settings
 
 __all__ = ["ACCEPTED", "HEADERS", "EventStream", "event"]
@@ -84,10 +84,11 @@ class EventStream(Response):
                 watching.result()
                 limit = self._settings.send_timeout_s
                 log.warning("slow_reader_cut_off", path=scope["path"], after_s=limit)
+        except asyncio.CancelledError:
+            await _ended(sending, gone, watching)
+            await self._fail(wire, stopping(), scope, receive, send)
         finally:
-            for task in (sending, gone, watching):
-                task.cancel()
-            await asyncio.gather(sending, gone, watching, return_exceptions=True)
+            await _ended(sending, gone, watching)
 
     async def _send_all(self, wire: _Wire, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -98,12 +99,26 @@ class EventStream(Response):
             # Any error of the source becomes a reply; one of ours is a bug and is logged too.
             if status_of(error) == 500 and not isinstance(error, PhloemError):
                 log.error("stream_failed", path=scope["path"], exc_info=error)
-            if wire.close_unstarted():
-                await error_reply(error)(scope, receive, send)
-                return
-            for item in self._on_error(error):
-                await wire.put(item)
+            await self._fail(wire, error, scope, receive, send)
+            return
         await wire.end()
+
+    async def _fail(
+        self, wire: _Wire, error: Exception, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """End with an error: a plain reply if nothing was sent yet, else events."""
+        if wire.close_unstarted():
+            await error_reply(error)(scope, receive, send)
+            return
+        for item in self._on_error(error):
+            await wire.put(item)
+        await wire.end()
+
+
+async def _ended(*tasks: asyncio.Future[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Wire:

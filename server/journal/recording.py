@@ -6,17 +6,18 @@ What lives here: `JournalRecord`. What does not: replaying (the record's base cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
 from sqlalchemy import Connection, delete, insert, select
 
-from phloem.errors import ToolError
+from phloem.errors import JournalError, ToolError
 from phloem.programs.executor.record import Address, Entry, Record
 from phloem.server.journal.schema import effects
-from phloem.server.journal.store import Store
+from phloem.server.journal.store import Store, readable
 
 __all__ = [
     "JournalRecord",
@@ -25,6 +26,8 @@ __all__ = [
     "entry_to_json",
     "read_effects",
 ]
+
+log = structlog.get_logger("phloem.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class StoredEffect:
 
 
 def read_effects(store: Store, run: str) -> list[StoredEffect]:
-    """A run's effects in the order they happened."""
+    """A run's effects in the order they happened. Raises `JournalError` for one that is no JSON."""
     rows = store.read(
         lambda c: c.execute(
             select(effects.c.path, effects.c.seq, effects.c.entry)
@@ -45,7 +48,10 @@ def read_effects(store: Store, run: str) -> list[StoredEffect]:
             .order_by(effects.c.position)
         ).all()
     )
-    return [StoredEffect(*row) for row in rows]
+    return [
+        StoredEffect(path, seq, readable(entry, f"effect {seq} of branch {path!r} of {run}"))
+        for path, seq, entry in rows
+    ]
 
 
 @dataclass
@@ -58,6 +64,9 @@ class JournalRecord(Record):
     """Tool calls that were begun by an execution that died."""
     repeat_unfinished: bool = False
     """Whether those are called again: somebody has looked."""
+    whole: bool = True
+    """Whether all effects so far are on disk or on their way there."""
+    _told: bool = False
 
     @classmethod
     def load(
@@ -103,14 +112,15 @@ class JournalRecord(Record):
             )
 
         if self.store is not None:
-            self.store.write(write)
+            self._keep(write)
         return (path, seq)
 
     async def begin(self, path: str, kind: str, name: str | None, *, repeatable: bool) -> None:
         """Keep, durably, that the next effect of `path` is about to happen outside.
 
         Raises `ToolError` if an execution that died had begun it already: it may have
-        happened, so it is not repeated unless that does no harm.
+        happened, so it is not repeated unless that does no harm. Raises `JournalError` if it
+        can't be kept, or an effect before it could not.
         """
         seq = len(self.entries.get(path, ()))
         if (path, seq) in self.unfinished:
@@ -128,8 +138,35 @@ class JournalRecord(Record):
             return
         position = sum(map(len, self.entries.values()))
         row = {"run": self.run, "path": path, "seq": seq, "position": position}
-        written = self.store.write(lambda c: c.execute(insert(effects).values(**row)).rowcount)
+        written = self._keep(lambda c: c.execute(insert(effects).values(**row)))
         await asyncio.wrap_future(written)
+
+    def _keep(self, write: Callable[[Connection], Any]) -> Future[None]:
+        """Queue a write, which is done only if all before it were: after a gap a resumed run
+        would take each effect for the one before it."""
+
+        def kept(connection: Connection) -> None:
+            if not self.whole:
+                raise JournalError(
+                    "an earlier effect of the run could not be kept", hint="see the log"
+                )
+            self.whole = False
+            write(connection)
+            self.whole = True
+
+        assert self.store is not None
+        written = self.store.write(kept)
+        written.add_done_callback(self._kept)
+        return written
+
+    def _kept(self, written: Future[None]) -> None:
+        """On the journal's thread, before anything that was asked for later."""
+        if written.cancelled() or (error := written.exception()) is None:
+            return
+        self.whole = False
+        if not self._told:
+            self._told = True
+            log.error("effects_not_kept", run=self.run, reason=str(error))
 
 
 def entry_to_json(entry: Entry) -> dict[str, Any]:

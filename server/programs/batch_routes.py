@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 
 from phloem.server.http.body import parse_json
 from phloem.server.http.replies import ERRORS, RequestError
-from phloem.server.programs.batches import Batch, Batches
+from phloem.server.programs.batches import FORGOTTEN, Batch, Batches
 from phloem.server.programs.dependencies import Manager, caller_of
 from phloem.server.programs.models import RunRequest
 from phloem.server.programs.rows import RunRow
@@ -87,9 +87,11 @@ async def start_batch(
                 rows.append(new_row(manager, registered, request, asked))
             except RequestError as error:
                 raise _bad_line(number, error.body["message"]) from None
-    if not 0 < len(rows) <= MAX_LINES:
+    # A batch whose first results are forgotten before the last are there is of no use.
+    most = min(MAX_LINES, manager.runs.keep)
+    if not 0 < len(rows) <= most:
         raise RequestError(
-            400, f"a batch has 1 to {MAX_LINES} lines, not {len(rows)}", code="invalid_batch"
+            400, f"a batch has 1 to {most} lines, not {len(rows)}", code="invalid_batch"
         )
     ids = [row.id for row in rows]
     batch = Batch(f"batch_{secrets.token_hex(12)}", program, caller_of(request), ids)
@@ -124,21 +126,23 @@ async def get_batch(batch: ThisBatch, batches: All) -> BatchReply:
     responses={200: {"content": {"application/jsonl": {}}, "description": "A line a run."}},
 )
 async def get_results(batch: ThisBatch, manager: Manager) -> Response:
-    """A line for every line of the batch, in its order, as far as it is."""
+    """A line for every line of the batch, in its order, as far as it is. A run that is not kept
+    any more is "forgotten"."""
 
     async def lines() -> AsyncGenerator[bytes, None]:
         for number, run in enumerate(batch.runs, start=1):
             row = await asyncio.to_thread(manager.runs.get, run)
-            if row is None:
-                continue
-            result = row.result or {}
-            shown = {
-                "line": number, "run": run, "status": row.status, "args": row.args,
-                "value": result.get("value"), "error": row.error,
-            }  # fmt: skip
+            shown = {"line": number, "run": run} | _outcome(row)
             yield (json.dumps(shown, ensure_ascii=False) + "\n").encode()
 
     return StreamingResponse(lines(), media_type="application/jsonl")
+
+
+def _outcome(row: RunRow | None) -> dict[str, Any]:
+    if row is None:
+        return {"status": FORGOTTEN, "args": None, "value": None, "error": None}
+    kept = {"status", "args", "value", "error"}
+    return row.reply().model_dump(include=kept)
 
 
 @router.post("/v1/batches/{batch_id}/resume", status_code=202)

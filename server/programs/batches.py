@@ -1,8 +1,8 @@
 """Many runs of one program as one thing.
 
-What lives here: keeping a batch, starting its runs a few at a time, its progress. What does
-not: HTTP (`batch_routes.py`). The runs are ordinary background runs: they survive the server
-one by one, and a batch is nothing but the list of their ids.
+What lives here: keeping a batch, and its progress. What does not: HTTP (`batch_routes.py`). The
+runs are ordinary background runs: they survive the server one by one, and a batch is nothing but
+the list of their ids.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from sqlalchemy import Connection, func, insert, select
 
 from phloem.server.journal.schema import batches, runs
-from phloem.server.programs.live import LiveRun
+from phloem.server.journal.store import readable
 from phloem.server.programs.manager import RunManager
 from phloem.server.programs.rows import RunRow
 
-__all__ = ["Batch", "Batches"]
+__all__ = ["FORGOTTEN", "Batch", "Batches"]
 
-AT_ONCE = 32
-"""Runs of one batch that are live at a time; the others wait on disk."""
+FORGOTTEN = "forgotten"
+"""The status of a line whose run was deleted, or was the oldest of more than `keep_runs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +44,16 @@ class Batches:
         self._store = manager.runs.store
 
     async def start(self, batch: Batch, rows: Sequence[RunRow]) -> None:
-        """Keep a batch with all its runs, and begin. Returns once they are on disk."""
+        """Keep a batch with all its runs, or nothing of it, and begin. Returns once it is on
+        disk."""
         values = {name: getattr(batch, name) for name in Batch.__slots__}
 
         def write(connection: Connection) -> None:
             connection.execute(insert(batches).values(**values))
+            connection.execute(insert(runs), [asdict(row) for row in rows])
 
-        # Writes are done in order: when the last is on disk, all are.
-        self._store.write(write)
-        written = [self._manager.runs.insert(row) for row in rows]
-        await asyncio.gather(*map(asyncio.wrap_future, written))
-        self._manager.spawn(self._work(batch.runs))
+        await asyncio.wrap_future(self._store.write(write))
+        self._manager.spawn(self._manager.take_up(batch.runs))
 
     async def resume(self, batch: Batch) -> None:
         """Go on with the runs that did not succeed."""
@@ -64,7 +63,7 @@ class Batches:
             if row is not None and row.status in {"failed", "cancelled", "interrupted"}:
                 await asyncio.wrap_future(self._manager.runs.update(run, status="queued"))
                 again.append(run)
-        self._manager.spawn(self._work(again))
+        self._manager.spawn(self._manager.take_up(again))
 
     async def cancel(self, batch: Batch) -> None:
         """End the runs that are not over."""
@@ -72,34 +71,21 @@ class Batches:
             await self._manager.cancel(run)
 
     def get(self, batch: str) -> Batch | None:
-        """A batch by its id."""
+        """A batch by its id. Raises `JournalError` if it can't be read."""
         query = select(*(batches.c[name] for name in Batch.__slots__))
         found = self._store.read(
             lambda c: c.execute(query.where(batches.c.id == batch)).one_or_none()
         )
-        return None if found is None else Batch(**found._mapping)
+        if found is None:
+            return None
+        readable(found.runs, f"the runs of {batch}")
+        return Batch(**found._mapping)
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """How many of its runs have which status."""
+        """How many of its runs have which status; "forgotten" are those that are not kept any
+        more."""
         query = select(runs.c.status, func.count()).where(runs.c.id.in_(batch.runs))
         rows = self._store.read(lambda c: c.execute(query.group_by(runs.c.status)).all())
-        return {row[0]: row[1] for row in rows}
-
-    async def _work(self, ids: Sequence[str]) -> None:
-        """Begin each run that still waits, `AT_ONCE` at a time."""
-        places = asyncio.Semaphore(AT_ONCE)
-        tasks = []
-        for run in ids:
-            await places.acquire()
-            row = await asyncio.to_thread(self._manager.runs.get, run)
-            if row is None or row.status != "queued" or run in self._manager.live:
-                places.release()
-                continue
-            live = await self._manager.resume(row)
-            tasks.append(asyncio.ensure_future(_release_after(live, places)))
-        await asyncio.gather(*tasks)
-
-
-async def _release_after(live: LiveRun, places: asyncio.Semaphore) -> None:
-    await live.ended()
-    places.release()
+        found = {row[0]: row[1] for row in rows}
+        gone = len(batch.runs) - sum(found.values())
+        return found | ({FORGOTTEN: gone} if gone else {})

@@ -38,7 +38,11 @@ class LiveRun:
 
     def put(self, name: str, data: Any) -> None:
         """Add an event and wake the readers."""
-        self.events.append((name, json.dumps(data, default=repr, ensure_ascii=False)))
+        text = json.dumps(data, default=repr, ensure_ascii=False)
+        if not text.isascii():
+            # A program's own text may hold half of a surrogate pair, which no encoding can write.
+            text = text.encode("utf-8", "backslashreplace").decode()
+        self.events.append((name, text))
         self._wake()
 
     def begin_again(self, reason: str) -> None:

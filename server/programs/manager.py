@@ -50,6 +50,8 @@ kills them."""
 LOST_WAITING = 3
 """The same for a run that somebody waits for."""
 LONGEST_PAUSE_S = 60.0
+AT_ONCE = 32
+"""Runs that waited on disk and are live at a time: the queue is for requests."""
 
 
 class RunManager:
@@ -147,8 +149,31 @@ class RunManager:
             live.close()
         return live
 
+    async def take_up(self, waiting: Sequence[str]) -> None:
+        """Begin each of these runs that still waits on disk, `AT_ONCE` at a time."""
+        places = asyncio.Semaphore(AT_ONCE)
+        for run in waiting:
+            await places.acquire()
+            row = await asyncio.to_thread(self.runs.get, run)
+            begins = row is not None and row.status == "queued" and run not in self.live
+            live = await self._resumed(row) if row is not None and begins else None
+            if live is None:
+                places.release()
+            else:
+                self.spawn(_release_after(live, places))
+
+    async def _resumed(self, row: RunRow) -> LiveRun | None:
+        """The run going on, or None: what keeps it from that is no reason to leave others alone."""
+        try:
+            return await self.resume(row)
+        except PhloemError as error:
+            log.error("run_not_resumed", run=row.id, reason=error.message)
+            return None
+
     def differences(self, row: RunRow) -> list[str]:
         """Why a run can't go on with what is loaded now; empty if it can."""
+        if row.damaged:
+            return [f"its {' and '.join(row.damaged)} can't be read in the journal"]
         if row.program not in self.catalog:
             return [f"the program {row.program} is not registered"]
         registered = self.catalog.get(row.program)
@@ -227,8 +252,13 @@ class RunManager:
             started.coroutine.close()
             await self._end(live, started, refused, arrived)
             return
+        error: BaseException | None
         try:
             started, error = await self._run_to_its_end(live, registered, started)
+        except Exception as bug:
+            # Ours, not the program's. The run ends all the same: somebody may wait for it.
+            log.error("run_not_watched", run=live.row.id, exc_info=bug)
+            error = bug
         finally:
             lease.release()
         await self._end(live, started, error, arrived)
@@ -307,8 +337,12 @@ class RunManager:
         with span.current():
             future = submit(started.coroutine)
         live.on_cancel(future.cancel)
-        async for event in started.run.feed:
-            live.put(event.type, event.to_json())
+        try:
+            async for event in started.run.feed:
+                live.put(event.type, event.to_json())
+        except BaseException:
+            future.cancel()
+            raise
         # The run keeps its error itself, with the place where it happened.
         await asyncio.gather(asyncio.wrap_future(future), return_exceptions=True)
         error = started.run.error
@@ -360,16 +394,14 @@ class RunManager:
         await self.state.engine.wait()
         if not self.state.engine.loaded:
             return
+        waiting = [row.id for row in left if row.background and row.status == "queued"]
         for row in left:
             if not row.background:
                 self.runs.update(row.id, status="interrupted", finished_at=time.time())
-                continue
-            try:
-                live = await self.resume(row)
-            except PhloemError as error:
-                log.error("run_not_recovered", run=row.id, reason=error.message)
-            else:
+            elif row.status == "running" and (live := await self._resumed(row)) is not None:
                 log.info("run_recovered", run=row.id, status=live.row.status, attempt=row.attempt)
+        log.info("runs_wait", runs=len(waiting))
+        await self.take_up(waiting)
 
     async def stop(self) -> None:
         """End all runs; those in the background are resumed by the next server."""
@@ -389,6 +421,11 @@ def cancelled(live: LiveRun) -> PhloemError:
         "the server is stopping" if from_server else "the run was cancelled",
         hint="resume it when the server is back" if from_server else None,
     )
+
+
+async def _release_after(live: LiveRun, places: asyncio.Semaphore) -> None:
+    await live.ended()
+    places.release()
 
 
 def _effects(started: Started) -> int:

@@ -12,10 +12,13 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import Connection, delete, insert, select, update
 
+from phloem.errors import JournalError
+from phloem.server.error_map import error_object
 from phloem.server.journal.schema import runs
-from phloem.server.journal.store import Store
+from phloem.server.journal.store import Store, Unreadable, readable
 from phloem.server.programs.models import RunReply, RunStatus
 
 __all__ = ["UNFINISHED", "RunRow", "Runs"]
@@ -49,10 +52,27 @@ class RunRow:
     error: dict[str, Any] | None = None
 
     def reply(self) -> RunReply:
-        """The run as clients see it."""
+        """The run as clients see it; one whose row was damaged says so in its error."""
         shown = set(RunReply.model_fields) - {"object"}
         known = {name: value for name, value in asdict(self).items() if name in shown}
-        return RunReply(**known, **(self.result or {}))
+        try:
+            return RunReply(**known, **(self.result or {}))
+        except (TypeError, ValidationError):
+            known["args"] = known["args"] if isinstance(known["args"], dict) else {}
+            known["error"] = error_object(_damage(self.damaged or ["result"]))["error"]
+            return RunReply(**known)
+
+    @property
+    def damaged(self) -> list[str]:
+        """The columns that can't be read."""
+        return [one.name for one in fields(self) if isinstance(getattr(self, one.name), Unreadable)]
+
+
+def _damage(columns: Sequence[str]) -> JournalError:
+    return JournalError(
+        f"the {' and '.join(columns)} of this run can't be read in the journal",
+        hint="the file was damaged or edited; other runs are not concerned",
+    )
 
 
 _COLUMNS = [runs.c[item.name] for item in fields(RunRow)]
@@ -63,7 +83,7 @@ class Runs:
 
     def __init__(self, store: Store, keep: int) -> None:
         self.store = store
-        self._keep = keep
+        self.keep = keep
 
     def insert(self, row: RunRow) -> Future[None]:
         """Keep a new run; done when it is on disk."""
@@ -92,7 +112,7 @@ class Runs:
             )
             done = runs.c.finished_at.is_not(None)
             old = select(runs.c.id).where(done).order_by(runs.c.finished_at.desc())
-            old = old.limit(-1).offset(self._keep)
+            old = old.limit(-1).offset(self.keep)
             connection.execute(delete(runs).where(runs.c.id.in_(old)))
 
         return self.store.write(write)
@@ -118,7 +138,7 @@ class Runs:
         found: list[list[str]] | None = self.store.read(
             lambda c: c.scalar(select(runs.c.events).where(runs.c.id == run))
         )
-        return found
+        return readable(found, f"the events of {run}")
 
     def unfinished(self) -> list[RunRow]:
         """Runs that a server left behind, oldest first."""
@@ -126,15 +146,18 @@ class Runs:
         return self._all(query)
 
     def page(
-        self, filters: Mapping[str, str | None], limit: int, before: float | None
+        self, filters: Mapping[str, str | None], limit: int, after: tuple[float, str] | None
     ) -> list[RunRow]:
-        """Runs, newest first, whose columns equal `filters` (None: any)."""
+        """Runs, newest first, whose columns equal `filters` (None: any), from the one on that
+        follows `after`, the start and the id of another."""
         query = select(*_COLUMNS).order_by(runs.c.created_at.desc(), runs.c.id).limit(limit)
         for name, value in filters.items():
             if value is not None:
                 query = query.where(runs.c[name] == value)
-        if before is not None:
-            query = query.where(runs.c.created_at < before)
+        if after is not None:
+            started, last = after
+            tied = (runs.c.created_at == started) & (runs.c.id > last)
+            query = query.where((runs.c.created_at < started) | tied)
         return self._all(query)
 
     def _one(self, condition: Any) -> RunRow | None:

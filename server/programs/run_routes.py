@@ -31,6 +31,7 @@ from phloem.server.programs.models import (
 from phloem.server.programs.rewind import rewound
 from phloem.server.programs.rows import RunRow
 from phloem.server.programs.start_routes import RUN_REPLIES, answer
+from phloem.server.trace.paging import cursor_of, parse_cursor
 
 __all__ = ["router"]
 
@@ -46,15 +47,17 @@ async def list_runs(
     program: Annotated[str | None, Query(max_length=200)] = None,
     status: RunStatus | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    cursor: Annotated[float | None, Query(allow_inf_nan=False)] = None,
+    cursor: Annotated[str | None, Query(max_length=100)] = None,
 ) -> RunList:
     """Runs, newest first, a page at a time."""
     filters = {"program": program, "status": status}
     if manager.state.keys:
         filters["caller"] = caller_of(request)
-    rows = await asyncio.to_thread(manager.runs.page, filters, limit, cursor)
+    after = None if cursor is None else parse_cursor(cursor)
+    rows = await asyncio.to_thread(manager.runs.page, filters, limit, after)
     shown = [manager.live[row.id].row if row.id in manager.live else row for row in rows]
-    following = repr(rows[-1].created_at) if len(rows) == limit else None
+    last = rows[-1] if len(rows) == limit else None
+    following = None if last is None else cursor_of(last.created_at, last.id)
     return RunList(data=[row.reply() for row in shown], next=following)
 
 

@@ -23,13 +23,15 @@ def page_of(found: Sequence[TraceSummary], limit: int, cursor: str | None) -> Tr
         start = sum((-one.started, one.id) <= (-started, last) for one in ordered)
     items = tuple(ordered[start : start + limit])
     more = start + limit < len(ordered)
-    return TracePage(items, cursor_of(items[-1]) if more and items else None, len(ordered))
+    return TracePage(
+        items, cursor_of(items[-1].started, items[-1].id) if more and items else None, len(ordered)
+    )
 
 
-def cursor_of(last: TraceSummary) -> str:
-    """The cursor of the page after `last`: its start and its id, so that it stays right when
-    newer traces come."""
-    return f"{last.started!r}:{last.id}"
+def cursor_of(started: float, last: str) -> str:
+    """The cursor of the page after the trace with this start and id: it stays right when newer
+    ones come."""
+    return f"{started!r}:{last}"
 
 
 def parse_cursor(cursor: str) -> tuple[float, str]:
@@ -40,7 +42,9 @@ def parse_cursor(cursor: str) -> tuple[float, str]:
             return float(started), last
     except ValueError:
         pass
-    raise ConfigError(f"{cursor!r} is no cursor", hint="take the `next` of a former page")
+    raise ConfigError(
+        f"{cursor!r} is no cursor", hint="take the `next` of a former page", param="cursor"
+    )
 
 
 def facets_of(found: Iterable[TraceSummary]) -> Facets:

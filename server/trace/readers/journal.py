@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, Text, cast, func, or_, select
+from sqlalchemy import ColumnElement, Row, Select, Text, case, cast, func, or_, select
 
 from phloem.server.error_map import code_of
 from phloem.server.journal.recording import read_effects
@@ -33,12 +33,20 @@ from phloem.server.trace.runs import camel, run_of
 __all__ = ["JournalReader"]
 
 _TOOK_MS = 1000 * (runs.c.finished_at - runs.c.created_at)
-_CODE = runs.c.error["code"].as_string()
-_VALUE = runs.c.result["value"].as_string()
+
+
+def _read(column: ColumnElement[Any], part: ColumnElement[Any]) -> ColumnElement[Any]:
+    """`part` of a JSON column, or null where that is no JSON: one damaged run hides no others."""
+    return case((func.json_valid(column) == 1, part))
+
+
+_CODE = _read(runs.c.error, runs.c.error["code"].as_string())
+_VALUE = _read(runs.c.result, runs.c.result["value"].as_string())
+_MESSAGE = _read(runs.c.error, runs.c.error["message"].as_string())
+_TOKENS = _read(runs.c.result, runs.c.result["usage"]["generated"].as_integer())
 _COLUMNS = (
     runs.c.id, runs.c.program, runs.c.status, runs.c.created_at, _TOOK_MS.label("took_ms"),
-    _CODE.label("code"), runs.c.error["message"].as_string().label("message"),
-    runs.c.result["usage"]["generated"].as_integer().label("tokens"),
+    _CODE.label("code"), _MESSAGE.label("message"), _TOKENS.label("tokens"),
     func.substr(_VALUE, 1, PREVIEW).label("preview"), runs.c.parent, runs.c.trace_id,
     select(func.count()).where(effects.c.run == runs.c.id).scalar_subquery().label("steps"),
 )  # fmt: skip
@@ -73,7 +81,7 @@ class JournalReader:
         )
         items = tuple(_summary(row) for row in rows[:limit])
         more = len(rows) > limit
-        return TracePage(items, cursor_of(items[-1]) if more else None, total)
+        return TracePage(items, cursor_of(items[-1].started, items[-1].id) if more else None, total)
 
     def get(self, trace: str) -> RunTrace:
         """See `TraceReader.get`."""
@@ -87,7 +95,8 @@ class JournalReader:
         events = [json.loads(data) for _, data in self._runs.events(trace) or ()]
         transitions = [event for event in events if "type" in event and "seq" in event]
         reply = row.reply().model_dump() | {"steps": steps}
-        return run_of(reply, transitions, graph=row.graph)
+        graph = None if "graph" in row.damaged else row.graph
+        return run_of(reply, transitions, graph=graph)
 
     def facets(self) -> Facets:
         """See `TraceReader.facets`."""
@@ -114,7 +123,7 @@ def _conditions(wanted: TraceFilter) -> list[ColumnElement[bool]]:
     if wanted.status is not None:
         found.append(runs.c.status == wanted.status)
     if wanted.error_type is not None:
-        found.append(code_of(wanted.error_type) == _CODE)
+        found.append(_CODE.in_([code_of(wanted.error_type)]))
     if wanted.min_ms is not None:
         found.append(wanted.min_ms <= _TOOK_MS)
     if wanted.max_ms is not None:

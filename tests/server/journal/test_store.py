@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, select, text, update
 
 from phloem.errors import JournalError, ToolError
 from phloem.programs.executor.record import Entry
@@ -15,6 +16,8 @@ from phloem.server.journal.recording import JournalRecord, StoredEffect, read_ef
 from phloem.server.journal.schema import meta
 from phloem.server.journal.store import Store
 from phloem.server.programs.rows import RunRow, Runs
+from phloem.server.trace.reader import TraceFilter
+from phloem.server.trace.readers.journal import JournalReader
 
 
 def row(name: str, **fields: Any) -> RunRow:
@@ -135,3 +138,112 @@ def test_a_temporary_journal_goes_with_its_server() -> None:
     assert folder.is_dir()
     store.close()
     assert not folder.exists()
+
+
+def test_who_gives_up_waiting_harms_no_other(store: Store) -> None:
+    """A write that nobody waits for any more is done, and so are those after it."""
+    begin = threading.Event()
+    runs = Runs(store, keep=1000)
+    first = store.write(lambda _: begin.wait(5))
+    given_up = runs.insert(row("a"))
+    assert given_up.cancel()
+    last = runs.insert(row("b"))
+    begin.set()
+    for write in (first, last):
+        write.result(5)
+    assert [found.id for found in runs.unfinished()] == ["a", "b"]
+
+
+def test_whatever_a_write_raises_is_told_to_who_asked(store: Store) -> None:
+    """Any error of a statement is its own; the writer goes on."""
+
+    def odd(_: Any) -> None:
+        raise RuntimeError("odd")
+
+    failed = store.write(odd)
+    with pytest.raises(JournalError, match="RuntimeError"):
+        failed.result(5)
+    Runs(store, keep=1000).insert(row("a")).result(5)
+
+
+def test_one_server_goes_on_with_a_journal(tmp_path: Path) -> None:
+    """While one process has claimed a journal no other can; anybody may read."""
+    path = tmp_path / "journal.db"
+    first, second = Store(path), Store(path)
+    first.claim()
+    with pytest.raises(JournalError, match=f"in use by another server .process {os.getpid()}"):
+        second.claim()
+    assert Runs(second, keep=10).unfinished() == []
+    first.close()
+    second.claim()
+    second.close()
+
+
+def damage(store: Store, table: str, column: str, where: str) -> None:
+    """Let a JSON column hold something else."""
+    statement = text(f"UPDATE {table} SET {column} = '{{\"cut' WHERE {where}")
+    store.write(lambda c: c.execute(statement).rowcount).result(5)
+
+
+@pytest.mark.parametrize("column", ["args", "options", "graph", "result", "error"])
+def test_a_damaged_run_hides_no_other(store: Store, column: str) -> None:
+    """A column that is no JSON is named in the run's own error; lists and searches go on."""
+    runs = Runs(store, keep=1000)
+    for name in ("a", "b"):
+        runs.insert(row(name, status="failed", result={"value": 1}, error={})).result(5)
+    damage(store, "runs", column, "id = 'a'")
+    found = {one.id: one for one in runs.page({}, 10, None)}
+    assert set(found) == {"a", "b"}
+    assert (found["a"].damaged, found["b"].damaged) == ([column], [])
+    if column in {"args", "result", "error"}:
+        error = found["a"].reply().error
+        assert error is not None
+        assert error.message == f"the {column} of this run can't be read in the journal"
+    listed = JournalReader(store).list(TraceFilter(text="p"))
+    assert {one.id for one in listed.items} == {"a", "b"}
+
+
+def test_damaged_events_and_effects_are_told(store: Store) -> None:
+    """What else is no JSON is an error that names it, where it is asked for."""
+    runs = Runs(store, keep=1000)
+    made = row("a")
+    runs.insert(made).result(5)
+    JournalRecord(run="a", store=store).add("", Entry("gen", "x", "r", [1]))
+    made.status, made.finished_at = "succeeded", 1.0
+    runs.finish(made, [("done", "{}")]).result(5)
+    damage(store, "runs", "events", "id = 'a'")
+    damage(store, "effects", "entry", "run = 'a'")
+    with pytest.raises(JournalError, match="the events of a"):
+        runs.events("a")
+    with pytest.raises(JournalError, match="effect 0 of branch '' of a"):
+        read_effects(store, "a")
+
+
+async def test_after_a_gap_no_effect_is_kept(store: Store) -> None:
+    """An effect that could not be written is the end of the record: none after it is kept, and no
+    tool is called any more."""
+    Runs(store, keep=1000).insert(row("a")).result(5)
+    trigger = text(
+        "CREATE TRIGGER full BEFORE INSERT ON effects WHEN NEW.seq = 1 "
+        "BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+    )
+    store.write(lambda c: c.execute(trigger).rowcount).result(5)
+    record = JournalRecord(run="a", store=store)
+    for outcome in range(4):
+        record.add("", Entry("gen", "x", "r", [outcome]))
+    with pytest.raises(JournalError, match="earlier effect"):
+        await record.begin("", "tool", "note", repeatable=True)
+    assert [effect.seq for effect in read_effects(store, "a")] == [0]
+
+
+def test_pages_part_runs_that_started_at_once(store: Store) -> None:
+    """Runs of one instant are on one page each, whatever the clock says."""
+    runs = Runs(store, keep=1000)
+    for name in "abcde":
+        runs.insert(row(name, created_at=5.0)).result(5)
+    found: list[str] = []
+    after: tuple[float, str] | None = None
+    while page := runs.page({}, 2, after):
+        found += [one.id for one in page]
+        after = (page[-1].created_at, page[-1].id)
+    assert found == list("abcde")

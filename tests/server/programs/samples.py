@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import phloem as ph
 
@@ -58,4 +58,32 @@ def namesake(s: ph.State, seed: int = 5, backend: str = "none", deadline: int = 
     return f"{seed} {backend} {deadline}"
 
 
-PROGRAMS = [story, broken, endless, branches, growing, namesake]
+class Mute(Exception):
+    """An error that can't say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@ph.function
+def odd(s: ph.State, kind: str) -> Any:
+    """Returns, or raises, what JSON can't say."""
+    loop: list[Any] = []
+    loop.append(loop)
+    deep: Any = 1
+    for _ in range(5000):
+        deep = [deep]
+    errors = {"half": ValueError("a\ud800b"), "mute": Mute(), "long": ValueError("x" * 3_000_000)}
+    if kind in errors:
+        raise errors[kind]
+    values = {
+        "nan": float("nan"),
+        "big": 10**9000,
+        "loop": loop,
+        "deep": deep,
+        "key": {(1,): "\ud800"},
+    }
+    return values[kind]
+
+
+PROGRAMS = [odd, story, broken, endless, branches, growing, namesake]

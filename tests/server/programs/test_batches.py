@@ -86,3 +86,19 @@ def test_a_batch_can_be_cancelled_and_resumed(server: Running) -> None:
     again = finished(server, batch)
     assert {one["status"] for one in again} == {"succeeded"}
     assert server.client.get("/v1/batches/nope").status_code == 404
+
+
+def test_a_result_that_is_not_kept_is_told() -> None:
+    """A batch that could not be kept whole is refused; of one whose runs were pushed out by later
+    ones each line says so."""
+    with serving(tiny(), PROGRAMS, keep_runs=3) as server:
+        lines = [{"key": "known"}] * 3
+        assert start(server, "broken", [*lines, {"key": "known"}]).status_code == 400
+        first = start(server, "broken", lines).json()["id"]
+        assert [one["status"] for one in finished(server, first)] == ["succeeded"] * 3
+        finished(server, start(server, "broken", lines[:2]).json()["id"])
+        results = finished(server, first)
+        assert [one["line"] for one in results] == [1, 2, 3]
+        assert sorted(one["status"] for one in results) == ["forgotten"] * 2 + ["succeeded"]
+        counts = server.client.get(f"/v1/batches/{first}").json()["counts"]
+        assert counts == {"succeeded": 1, "forgotten": 2}

@@ -40,7 +40,7 @@ def events(text: str) -> list[Event]:
 def test_programs_say_what_they_take(server: Running) -> None:
     """The list gives each program's doc and the JSON Schema of its arguments."""
     listed = {one["name"]: one for one in server.client.get("/v1/programs").json()["data"]}
-    assert set(listed) == {"story", "broken", "endless", "branches", "growing", "namesake"}
+    assert set(listed) == {"odd", "story", "broken", "endless", "branches", "growing", "namesake"}
     story = listed["story"]
     assert story["doc"] == "Tell a story."
     assert story["arguments"]["required"] == ["topic"]
@@ -113,6 +113,33 @@ def test_an_error_of_the_program_names_its_place(server: Running) -> None:
     assert run["status"] == "failed"
     assert run["error"]["code"] == "key_error"
     assert run["variables"]["word"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("nan", "nan"),
+        ("big", "<int of 29898 bits>"),
+        ("loop", ["..."]),
+        ("key", {"(1,)": "\\ud800"}),
+        ("deep", None),
+        ("half", "ValueError: a\\ud800b"),
+        ("mute", "Mute, whose text can't be had"),
+        ("long", f"ValueError: {'x' * 9988}... (3000012 characters)"),
+    ],
+)
+def test_a_run_ends_whatever_it_says(server: Running, kind: str, value: Any, stream: bool) -> None:
+    """Values and errors that JSON has no word for are shown; the run ends, and can be looked at."""
+    reply = server.run("odd", args={"kind": kind}, stream=stream)
+    run = server.client.get(f"/v1/runs/{reply.headers['x-run-id']}").json()
+    if run["status"] == "failed":
+        assert run["error"]["message"] == value
+    elif kind != "deep":
+        assert run["value"] == value
+    if stream:
+        assert events(reply.text)[-1][1] == "done"
+    assert server.client.get(f"/v1/runs/{run['id']}/events").text.count("event: done") == 1
 
 
 def test_a_step_that_cannot_fit_is_named_with_its_numbers() -> None:
