@@ -1,12 +1,15 @@
 """Models for engine processes that go wrong on request: fault injection, loaded by the child.
 
-`wanted` is a file; what it says happens at the next forward pass: "crash", "hang", or "leak". A
-fault happens once: the file is taken away first.
+`wanted` is a file; what it says happens at the next forward pass: "crash", "hang", "leak", or
+"collector" (the state of the garbage collector goes to the log). A fault happens once: the file is
+taken away first.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import gc
+import logging
 import os
 import signal
 from pathlib import Path
@@ -20,6 +23,8 @@ from phloem.runtime.model.loaded import LoadedModel
 from phloem.runtime.model.tiny import tiny_model
 
 LEAK_BYTES = 64 << 20
+
+log = logging.getLogger(__name__)
 
 
 class FaultyDecoder:
@@ -44,6 +49,8 @@ class FaultyDecoder:
                 os.kill(os.getpid(), signal.SIGSTOP)
             if fault == "leak":
                 self._leaked.append(bytearray(os.urandom(1)) * LEAK_BYTES)
+            if fault == "collector":
+                log.warning("collects: %s, frozen: %d", gc.isenabled(), gc.get_freeze_count())
         return self._decoder.forward(batch, kv)
 
 

@@ -205,6 +205,17 @@ async def test_counters_come_over(faulty):
     assert faulty.backend.supervisor.memory > 0
 
 
+async def test_collections_leave_the_loaded_engine_alone(faulty, caplog):
+    """The child collects garbage, but never looks through what it has loaded."""
+    session = await faulty.session("Hello")
+    faulty.wanted.write_text("collector")
+    await collect(session)
+    await until(lambda: any("collects" in record.getMessage() for record in caplog.records))
+    told = next(m for record in caplog.records if "collects" in (m := record.getMessage()))
+    assert told.startswith("collects: True, frozen: ")
+    assert int(told.rpartition(" ")[2]) > 100_000
+
+
 async def test_signals_to_the_group_leave_the_child_to_its_parent(faulty):
     """SIGINT and SIGTERM, which reach a whole group, do not end the child."""
     await faulty.backend.start()
