@@ -32,6 +32,7 @@ from phloem.grammar.schema.model import (
 )
 from phloem.grammar.schema.objects import object_kinds, without_subsumed
 from phloem.grammar.schema.strings import is_empty
+from phloem.grammar.schema.tagging import Tags, tags_of, told_apart
 from phloem.grammar.schema.values import (
     common_multiple,
     exact,
@@ -72,6 +73,7 @@ class _Builder:
         self.evaluator = Evaluator(document)
         self._void: dict[State, bool] = {}
         self._kinds: Kinds = {}
+        self._tags: dict[int, Tags] = {}
 
     def close(self, start: State) -> Kinds:
         """The kinds of all states that `start` reaches."""
@@ -164,11 +166,20 @@ class _Builder:
         return False
 
     def _disjoint(self, beside: int, left: int, right: int) -> bool:
+        if told_apart(self._tags_of(left), self._tags_of(right)):
+            return True
         state = ((True, beside), *((True, number) for number in sorted({left, right})))
         try:
             return self.void(state)
-        except ConstraintError:
+        except ConstraintError as error:
+            if error.details.get("timed_out"):
+                raise
             return False  # Whatever is wrong will be found where the branch itself is used.
+
+    def _tags_of(self, number: int) -> Tags:
+        if number not in self._tags:
+            self._tags[number] = tags_of(self.document, number)
+        return self._tags[number]
 
     def _check_blockers(self, flat: Flat, kind: str) -> None:
         for keyword, path, blocked in flat.blockers:

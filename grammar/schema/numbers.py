@@ -1,7 +1,7 @@
 """Ranges of numbers as regular expressions over decimal numerals.
 
-What lives here: the numerals of all numbers between two bounds, digit by digit. What does not:
-multiples (llguidance has them).
+What lives here: the numerals of all numbers between two bounds, digit by digit, and of multiples
+of 10, 0.01 and the like. What does not: other multiples (llguidance has them).
 
 A numeral has no exponent when it is bounded, no leading zero, no plus sign, and next to an
 excluded bound no more digits than a double can tell apart, so that a validator that reads
@@ -16,7 +16,7 @@ from fractions import Fraction
 from phloem.grammar.schema.flat import Range
 from phloem.grammar.schema.values import number_text
 
-__all__ = ["numerals"]
+__all__ = ["MAX_UNITS", "is_power", "multiples", "numerals", "units"]
 
 _DIGITS = 24
 _FRACTION = 20
@@ -27,6 +27,9 @@ next to an excluded bound; 17 and a zero are what programs print."""
 _NATURAL = f"(?:0|[1-9][0-9]{{0,{_DIGITS - 1}}})"
 _EXPONENT = "[eE][+-]?(?:[0-9]{1,2}|[12][0-9]{2}|30[0-7])"
 _NONE = "[^\\s\\S]"
+MAX_UNITS = 10_000
+"""Multiples of a larger number of units are not enforced (but for powers of ten): the automaton has
+as many states, and is built while masks are computed."""
 
 
 def numerals(span: Range, *, whole: bool, fractional: bool) -> str:
@@ -50,6 +53,29 @@ def numerals(span: Range, *, whole: bool, fractional: bool) -> str:
         inner = _between(least, is_open, most, span.low_open, whole, fractional)
         options.append(f'("-" {inner})')
     return "(" + " | ".join(options) + ")" if options else f"/{_NONE}/"
+
+
+def units(step: Fraction) -> int:
+    """How many units of its last digit a number has: 25 for 0.25, 120 for 120."""
+    return int(step * 10 ** _decimals(step))
+
+
+def is_power(step: Fraction) -> bool:
+    """Whether a number is a power of ten: 100, 1, 0.01."""
+    return str(units(step)).rstrip("0") == "1"
+
+
+def _decimals(step: Fraction) -> int:
+    return len(number_text(step).partition(".")[2])
+
+
+def multiples(span: Range, step: Fraction, *, whole: bool, fractional: bool) -> str:
+    """The numerals of a range that are multiples of a power of ten, `step`, as an expression."""
+    plain = numerals(span, whole=whole, fractional=fractional)
+    if step >= 1:
+        zeros = len(str(step)) - 1
+        return f"({plain} & /-?(?:0|[1-9][0-9]*0{{{zeros}}})/)"
+    return f"({plain} & /-?[0-9]+(?:\\.[0-9]{{1,{_decimals(step)}}})?/)"
 
 
 def _unbounded(whole: bool, fractional: bool) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from phloem.grammar.regex.nodes import Node, Not
 from phloem.grammar.schema.flat import Flat, Range
 from phloem.grammar.schema.goals import Choice, Context, Step
+from phloem.grammar.schema.numbers import MAX_UNITS, is_power, units
 from phloem.grammar.schema.strings import format_language, pattern_language
 from phloem.grammar.schema.values import TYPES, exact, lower_bound, upper_bound
 
@@ -139,6 +140,12 @@ def broken_upper(context: Context) -> Choice:
 def multiple(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
     """`multipleOf`."""
     step: Fraction = exact(context.value)
+    if units(step) > MAX_UNITS and not is_power(step):
+        context.refuse(
+            f"can't be enforced: {context.value} has more than {MAX_UNITS:,} units of its last "
+            "digit",
+            hint="use a rounder number, or bound the value only",
+        )
 
     def add(flat: Flat) -> None:
         flat.multiples += (step,)

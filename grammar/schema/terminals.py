@@ -22,7 +22,7 @@ from phloem.errors import ConstraintError
 from phloem.grammar.regex.emit import json_terminal
 from phloem.grammar.regex.nodes import ANY, ANY_CHAR, Alt, And, Node, Not, Rep, literal
 from phloem.grammar.schema.model import KeyClass, Numbers, Strings
-from phloem.grammar.schema.numbers import numerals
+from phloem.grammar.schema.numbers import MAX_UNITS, is_power, multiples, numerals, units
 from phloem.grammar.schema.values import common_multiple, number_text
 
 __all__ = ["Terminals", "lark_string"]
@@ -31,6 +31,7 @@ _HEX = "[0-9A-Fa-f]"
 _UNIT = f"(?:[0-9A-CEFa-cef]{_HEX}{{3}}|[Dd][0-7]{_HEX}{{2}})"
 _PAIR = rf"[Dd][89ABab]{_HEX}{{2}}\\u[Dd][C-Fc-f]{_HEX}{{2}}"
 _CHAR = rf'(?:[^"\\\x00-\x1f]|\\(?:["\\\/bfnrt]|u(?:{_UNIT}|{_PAIR})))'
+_FAR = Fraction(10**15)
 _SPACE = r"[ \t\n\r]{0,32}"
 
 
@@ -73,12 +74,22 @@ class Terminals:
 
     def number(self, kind: Numbers) -> str:
         """A JSON number."""
+        whole, fractional = kind.whole, kind.fractional
         if not kind.multiples:
-            whole, fractional = kind.whole, kind.fractional
             return self._named(numerals(kind.range, whole=whole, fractional=fractional))
+        (step,) = kind.multiples
+        if is_power(step):
+            return self._named(multiples(kind.range, step, whole=whole, fractional=fractional))
+        if units(step) > MAX_UNITS:
+            raise ConstraintError(
+                f"'multipleOf' of {number_text(step)} in all can't be enforced: it has more than"
+                f" {MAX_UNITS:,} units of its last digit",
+                hint="use a rounder number, or bound the value only",
+                keyword="multipleOf",
+            )
         if kind.fractional:
             raise ConstraintError("'multipleOf' for numbers that must not be integers")
-        rules = [self._multiples(kind, step) for step in _steps(kind.multiples[0])]
+        rules = [self._multiples(kind, step) for step in _steps(step)]
         return rules[0] if len(rules) == 1 else self._rule(" | ".join(rules))
 
     def _multiples(self, kind: Numbers, step: Fraction) -> str:
@@ -88,8 +99,10 @@ class Terminals:
             (kind.range.low, kind.range.low_open, "minimum", "exclusiveMinimum"),
             (kind.range.high, kind.range.high_open, "maximum", "exclusiveMaximum"),
         ):
-            if bound is not None:
-                body[exclusive if is_open else plain] = bound
+            if bound is None:
+                # Without bounds a model that can't divide would write digits without end.
+                bound = _FAR if plain == "maximum" else -_FAR
+            body[exclusive if is_open else plain] = bound
         body["multipleOf"] = step
         fields = ", ".join(
             f'"{name}": ' + (json.dumps(value) if isinstance(value, str) else number_text(value))  # type: ignore[arg-type]

@@ -137,6 +137,19 @@ def test_hostile_input_is_refused(build, source):
         {"schema": {"type": "array", "maxItems": 10**9}},
         {"schema": {"type": "string", "maxLength": 10**9}},
         {"regex": "[ab]*a[ab]{13}"},
+        {
+            "schema": {
+                "oneOf": [{"$ref": f"#/$defs/b{n}"} for n in range(150)],
+                "$defs": {
+                    f"b{n}": {
+                        "type": "object",
+                        "required": ["kind", "v"],
+                        "properties": {"kind": {"const": f"k{n}"}, "v": {"type": "integer"}},
+                    }
+                    for n in range(150)
+                },
+            }
+        },
     ],
 )
 def test_large_but_harmless_input_compiles(compiler, build, source):
