@@ -31,6 +31,9 @@ _SHOWN = 500
 _CONNECT_S = 10.0
 _END_S = 1.0
 """How long a stream may stay open after its last event before its connection is given up."""
+_IDLE_S = 3.0
+"""How long a connection is kept for the next request. Servers close theirs after 5 s as a rule: one
+that is closed just as a request goes out would look like a server that died."""
 
 
 Clients: TypeAlias = WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]
@@ -40,8 +43,8 @@ class HttpClient:
     """Requests to one server. May be used from several event loops.
 
     Failures are `EngineError` with the status and the start of the body; `EngineUnavailable`
-    where no connection could be made or it broke; `Overloaded` for 429 and 503; `ConfigError` for
-    401, 403 and an address that is none.
+    where no connection could be made or it broke, and for 502, a proxy's word for that;
+    `Overloaded` for 429 and 503; `ConfigError` for 401, 403 and an address that is none.
     """
 
     def __init__(self, base_url: str, api_key: str | None) -> None:
@@ -133,7 +136,7 @@ class HttpClient:
     def _client(self) -> httpx.AsyncClient:
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
-            limits = httpx.Limits(max_connections=None)
+            limits = httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_S)
             self._clients[loop] = httpx.AsyncClient(
                 transport=httpx.AsyncHTTPTransport(retries=_RETRIES, limits=limits),
                 headers=self._headers,
@@ -164,7 +167,10 @@ class HttpClient:
                 hint="try again later",
                 status=status,
                 retry_after_s=float(after) if after.isdigit() else 1.0,
+                comes_again=status == httpx.codes.TOO_MANY_REQUESTS or after.isdigit(),
             )
+        if status == httpx.codes.BAD_GATEWAY:
+            return EngineUnavailable(message, hint="start the server behind it", status=status)
         hint = "look into the server's log" if status >= 500 else "the server refused the request"
         return EngineError(message, hint=hint, status=status, body=body)
 

@@ -35,6 +35,10 @@ class Limit:
         """What waits, or will wait, ends with `Cancelled`."""
         self._cancelled.set()
 
+    def allows(self, seconds: float) -> bool:
+        """Whether so much time is left."""
+        return self._until is None or time.monotonic() + seconds < self._until
+
     async def wait(self, work: Awaitable[T]) -> T:
         """The result of `work`. Raises `Cancelled` or `DeadlineExceeded`; `work` is then ended."""
         task = asyncio.ensure_future(work)

@@ -6,28 +6,39 @@ them. What does not: requests (`session.py`).
 A session stays with the server that holds its prefix. A new one goes where most of its first
 prompt is cached already, unless that server is much busier than the others (the rule of
 SGLang's own cache-aware router). A server that can't be reached is left out for a while, then
-asked how it is before it gets work again.
+asked how it is before it gets work again. One that refuses work rests for as long as it says. One
+that was silent is asked whether it still serves the same model: another may have taken its place.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 
-from phloem.errors import ConfigError, EngineError, EngineUnavailable, PhloemError
+from phloem.errors import (
+    ConfigError,
+    EngineError,
+    EngineUnavailable,
+    Overloaded,
+    PhloemError,
+)
 from phloem.runtime.remote.http import HttpClient
 from phloem.runtime.remote.limits import Limit
-from phloem.runtime.sglang.server_info import ServerInfo, read_info
+from phloem.runtime.sglang.server_info import ServerInfo, identity, read_info
 
-__all__ = ["Fleet", "Server", "describe"]
+__all__ = ["Fleet", "Server", "counted", "describe"]
 
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _PROBE_S = 2.0
+_SILENT_S = 5.0
+"""How long a server may have said nothing before it is asked what it serves: no other model can be
+loaded in less."""
 _DESCRIBE_S = 5.0
 _ABORT_S = 5.0
 _BLOCK = 64
@@ -52,6 +63,8 @@ class Server:
         self.problem: EngineUnavailable | None = None
         self._failures = 0
         self._paused_until = 0.0
+        self._rests_until = 0.0
+        self._heard = 0.0
         self._blocks: OrderedDict[bytes, None] = OrderedDict()
 
     @property
@@ -65,10 +78,33 @@ class Server:
         """Whether it is down, and has been left alone long enough."""
         return self.problem is not None and time.monotonic() >= self._paused_until
 
+    @property
+    def rests(self) -> bool:
+        """Whether it has refused work, and not come again yet."""
+        return time.monotonic() < self._rests_until
+
     def connect(self, timeout: float) -> None:
         """Ask it what it is. Blocks. Raises what `HttpClient.get` and `read_info` raise."""
         model = self.http.get("/get_model_info", timeout)
         self.info = read_info(self.http.url, model, self.http.get("/get_server_info", timeout))
+        self.heard()
+
+    def heard(self) -> None:
+        """It has answered."""
+        self._heard = time.monotonic()
+
+    async def confirm(self, limit: Limit) -> None:
+        """Ask what it serves, if it was silent for long or has failed.
+
+        Raises `EngineUnavailable` if that is another model, and what `HttpClient.fetch` raises.
+        """
+        if self.problem is None and time.monotonic() - self._heard < _SILENT_S:
+            return
+        model = await self.http.fetch("/get_model_info", limit)
+        if identity(model) != self.known.identity:
+            raise _changed(self, model["model_path"])
+        self.problem, self._failures = None, 0
+        self.heard()
 
     async def revive(self) -> None:
         """Ask whether it works again, and with the same model; else it stays down."""
@@ -81,9 +117,10 @@ class Server:
             self.fail(_unavailable(self.http.url, error))
             return
         if self.info is not None and info.identity != self.info.identity:
-            self.fail(_unavailable(self.http.url, f"it serves {info.model} now"))
+            self.fail(_changed(self, info.model))
             return
         self.info, self.problem, self._failures = info, None, 0
+        self.heard()
 
     def fail(self, error: EngineUnavailable) -> None:
         """Leave it alone for a while, longer each time."""
@@ -95,6 +132,11 @@ class Server:
         pause = min(_LONGEST_PAUSE_S, _PAUSE_S * 2**self._failures)
         self._failures += 1
         self._paused_until = time.monotonic() + pause
+
+    def rest(self, error: Overloaded) -> None:
+        """It has too much to do: give it no new work for as long as it says. Its cache stays."""
+        pause = min(_LONGEST_PAUSE_S, error.details.get("retry_after_s", _PAUSE_S))
+        self._rests_until = time.monotonic() + pause
 
     def cached(self, keys: Sequence[bytes]) -> int:
         """How many leading blocks it has computed, as far as we remember."""
@@ -159,6 +201,7 @@ class Fleet:
         up = [s for s in self.servers if s.problem is None and s not in tried]
         if not up:
             raise self._none_left()
+        up = [server for server in up if not server.rests] or up
         if home in up:
             assert home is not None
             return home
@@ -188,21 +231,27 @@ class Fleet:
     async def everywhere(self, work: Callable[[Server], Awaitable[None]]) -> list[Server]:
         """Do `work` on every server that works; those that did it.
 
-        Raises `EngineUnavailable` if none did.
+        Raises `EngineUnavailable` or `Overloaded` if none did.
         """
+        busy: list[Overloaded] = []
 
         async def at(server: Server) -> Server | None:
             try:
-                await work(server)
+                with counted(server):
+                    await work(server)
             except EngineUnavailable as error:
                 server.fail(error)
+                return None
+            except Overloaded as error:
+                server.rest(error)
+                busy.append(error)
                 return None
             return server
 
         asked = self.servers if len(self.servers) == 1 else self.up
         done = [server for server in await asyncio.gather(*map(at, asked)) if server is not None]
         if not done:
-            raise self._none_left()
+            raise busy[0] if busy else self._none_left()
         return done
 
     @property
@@ -232,6 +281,17 @@ class Fleet:
             + "; ".join(error.message for error in problems),
             hint="start them, check the URLs",
         )
+
+
+@contextlib.contextmanager
+def counted(server: Server) -> Iterator[None]:
+    """Work on a server."""
+    server.running += 1
+    try:
+        yield
+        server.heard()
+    finally:
+        server.running -= 1
 
 
 def describe(url: str, api_key: str | None = None) -> str:
@@ -264,6 +324,13 @@ async def _abort(server: Server, rids: Sequence[str]) -> None:
 def _unavailable(url: str, reason: EngineError | PhloemError | str) -> EngineUnavailable:
     text = reason.message if isinstance(reason, PhloemError) else reason
     return EngineUnavailable(f"{url} can't be used: {text}", hint="look into the server's log")
+
+
+def _changed(server: Server, model: str) -> EngineUnavailable:
+    return EngineUnavailable(
+        f"{server.http.url} serves another model now ({model}), or other weights of it",
+        hint=f"start it with {server.known.model} again, or make a new backend",
+    )
 
 
 def _shown(info: ServerInfo) -> str:

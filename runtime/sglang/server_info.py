@@ -12,7 +12,7 @@ from typing import Any
 
 from phloem.errors import EngineError
 
-__all__ = ["SUPPORTED", "ServerInfo", "read_info"]
+__all__ = ["SUPPORTED", "ServerInfo", "identity", "read_info"]
 
 SUPPORTED = ((0, 5, 4), (0, 6, 0))
 """SGLang from the first, up to but without the second."""
@@ -30,7 +30,6 @@ class ServerInfo:
     version: str
     model: str
     tokenizer: str
-    weights: str
     max_context: int
     grammar: str
     seeds: bool
@@ -38,36 +37,45 @@ class ServerInfo:
     incremental: bool
     memory: str
 
-    @property
-    def identity(self) -> str:
-        """Equal for servers between which a session can move."""
-        return f"{self.model}\0{self.weights}"
+    identity: str
+    """Equal for servers between which a session can move."""
 
 
-def read_info(url: str, model: Mapping[str, Any], server: Mapping[str, Any]) -> ServerInfo:
+def identity(model: Any) -> str:
+    """What a server serves, by its reply to /get_model_info. Raises `EngineError` if it is none."""
+    if not isinstance(model, Mapping) or not isinstance(model.get("model_path"), str):
+        raise EngineError(
+            f"a model server tells its model_path, not {str(model)[:200]!r}",
+            hint="is this the address of an SGLang server?",
+        )
+    return f"{model['model_path']}\0{model.get('fingerprint') or model.get('weight_version', '')}"
+
+
+def read_info(url: str, model: Any, server: Any) -> ServerInfo:
     """From the replies of /get_model_info and /get_server_info.
 
     Raises `EngineError` for another product, or a version that is not supported.
     """
-    product, version = _version(url, server)
+    found = identity(model)
+    product, version = _version(url, server if isinstance(server, Mapping) else {})
     sizes = ("max_req_input_len", "context_length", "max_total_num_tokens")
     size = next((server[name] for name in sizes if server.get(name)), None)
-    if size is None:
+    if type(size) is not int:
         raise EngineError(f"{url} does not report its context length", hint="set --context-length")
-    path = str(model["model_path"])
+    path = model["model_path"]
     return ServerInfo(
         product=product,
         version=version,
         model=path,
         tokenizer=str(model.get("tokenizer_path") or path),
-        weights=str(model.get("fingerprint") or model.get("weight_version", "")),
-        max_context=int(size),
+        max_context=size,
         grammar="phloem" if product == "phloem" else str(server.get("grammar_backend") or "none"),
         # Elsewhere the server takes a seed and pays no heed to it.
         seeds=bool(server.get("enable_deterministic_inference")),
         priorities=bool(server.get("enable_priority_scheduling")),
         incremental=bool(server.get("incremental_streaming_output") or server.get("stream_output")),
         memory=_memory(server),
+        identity=found,
     )
 
 

@@ -14,11 +14,17 @@ import asyncio
 import contextlib
 import secrets
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from phloem.errors import EngineError, EngineUnavailable, PhloemError, PromptTooLong
+from phloem.errors import (
+    EngineError,
+    EngineUnavailable,
+    Overloaded,
+    PhloemError,
+    PromptTooLong,
+)
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import (
     SamplingParams,
@@ -37,11 +43,12 @@ from phloem.runtime.place import Place
 from phloem.runtime.remote.checking import Checker
 from phloem.runtime.remote.limits import Limit
 from phloem.runtime.remote.session import RemoteSession, branch_seed
-from phloem.runtime.sglang.fleet import Fleet, Server
+from phloem.runtime.sglang.fleet import Fleet, Server, counted
 from phloem.runtime.sglang.head import head
 from phloem.runtime.sglang.reply import Output, check_reply
 from phloem.runtime.sglang.request import constraint_fields, sampling
 from phloem.runtime.sglang.scoring import Scoring
+from phloem.runtime.sglang.tries import Tries
 
 __all__ = ["SGLangSession", "Shared", "warm"]
 
@@ -152,15 +159,15 @@ class SGLangSession(RemoteSession, Session):
         limit: Limit,
     ) -> AsyncGenerator[TokenEvent, None]:
         """The events of one generation, from server to server until one finishes it."""
-        tried: set[Server] = set()
-        while _lacks(output, params) or not (tried or output.ended):
-            server = await self._choose(prompt.tokens, tried)
+        tries = Tries(self._shared.fleet, limit)
+        while _lacks(output, params) or not (tries.begun or output.ended):
+            server = await self._choose(prompt.tokens, tries)
             body = self._body(server, prompt, params, seed, output)
             body["sampling_params"] |= fields
             output.begin(server.known.incremental)
             try:
                 async with (
-                    self._at(server, [body["rid"]]),
+                    self._stopped(server, [body["rid"]]),
                     contextlib.aclosing(_replies(server, body, limit)) as replies,
                 ):
                     async for reply in replies:
@@ -176,8 +183,8 @@ class SGLangSession(RemoteSession, Session):
                         hint="look into the server's log",
                     )
                 return
-            except EngineUnavailable:
-                tried.add(server)
+            except (EngineUnavailable, Overloaded) as error:
+                tries.failed(server, error)
                 if len(output.tokens) > output.forced and (fields or not _resumes(params)):
                     raise
 
@@ -254,10 +261,10 @@ class SGLangSession(RemoteSession, Session):
                 }
                 if self.place.namespace:
                     body["extra_key"] = [self.place.namespace] * scoring.rows
-                async with self._at(server, body["rid"]):
+                async with self._stopped(server, body["rid"]):
                     return await server.http.post("/generate", body, limit)
 
-            replies = await self._anywhere(tokens, ask) if scoring.rows else []
+            replies = await self._anywhere(tokens, ask, limit) if scoring.rows else []
             read, reused = scoring.read(replies)
             usage = Usage(
                 prompt=len(tokens),
@@ -275,7 +282,7 @@ class SGLangSession(RemoteSession, Session):
         elsewhere = self._shared.fleet.computed(tokens, self.place.namespace, self._home)
         if len(tokens) - max(self._known, elsewhere) >= _WARM_FROM:
             with self.step() as limit:
-                await self._anywhere(tokens, lambda at: warm(at, tokens, self.place, limit))
+                await self._anywhere(tokens, lambda at: warm(at, tokens, self.place, limit), limit)
             self._computed(tokens)
         forks: list[Session] = []
         for place in places:
@@ -291,19 +298,21 @@ class SGLangSession(RemoteSession, Session):
             self._shared.fingerprint, self.place.branch, self.place.namespace
         )
 
-    async def _anywhere(self, tokens: list[int], ask: Callable[[Server], Awaitable[T]]) -> T:
+    async def _anywhere(
+        self, tokens: list[int], ask: Callable[[Server], Awaitable[T]], limit: Limit
+    ) -> T:
         """What `ask` answers, at the session's server or, where that fails, at others."""
-        tried: set[Server] = set()
+        tries = Tries(self._shared.fleet, limit)
         while True:
-            server = await self._choose(tokens, tried)
+            server = await self._choose(tokens, tries)
             try:
-                with _counted(server):
+                with counted(server):
                     return await ask(server)
-            except EngineUnavailable:
-                tried.add(server)
+            except (EngineUnavailable, Overloaded) as error:
+                tries.failed(server, error)
 
-    async def _choose(self, tokens: list[int], tried: set[Server]) -> Server:
-        server = await self._shared.fleet.choose(tokens, self.place.namespace, self._home, tried)
+    async def _choose(self, tokens: list[int], tries: Tries) -> Server:
+        server = await tries.next(tokens, self.place.namespace, self._home)
         if server is not self._home:
             self._home, self._known = server, 0
         return server
@@ -315,12 +324,11 @@ class SGLangSession(RemoteSession, Session):
             self._home.remember(self._shared.fleet.keys(tokens, self.place.namespace))
 
     @contextlib.asynccontextmanager
-    async def _at(self, server: Server, rids: Sequence[str]) -> AsyncIterator[None]:
+    async def _stopped(self, server: Server, rids: Sequence[str]) -> AsyncIterator[None]:
         """Requests at a server, which is told to stop them if they are given up here, for whatever
         reason but its own end or its refusal."""
         try:
-            with _counted(server):
-                yield
+            yield
         except EngineUnavailable:
             raise
         except BaseException as error:
@@ -332,26 +340,14 @@ class SGLangSession(RemoteSession, Session):
 async def _replies(server: Server, body: dict[str, Any], limit: Limit) -> AsyncGenerator[Any, None]:
     """The events of a stream, or the one answer: a token that is sent alone costs the server as
     much as a tenth of a step."""
-    if not body["stream"]:
-        yield await server.http.post("/generate", body, limit)
-        return
-    events = server.http.stream("/generate", body, limit)
-    async with contextlib.aclosing(events):
-        async for event in events:
-            yield event
-
-
-@contextlib.contextmanager
-def _counted(server: Server) -> Iterator[None]:
-    """Work on a server; one that can't be reached is left out from then on."""
-    server.running += 1
-    try:
-        yield
-    except EngineUnavailable as error:
-        server.fail(error)
-        raise
-    finally:
-        server.running -= 1
+    with counted(server):
+        if not body["stream"]:
+            yield await server.http.post("/generate", body, limit)
+            return
+        events = server.http.stream("/generate", body, limit)
+        async with contextlib.aclosing(events):
+            async for event in events:
+                yield event
 
 
 def _lacks(output: Output, params: SamplingParams) -> bool:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+Replies = Mapping[str, bytes | Sequence[bytes]]
 
-def reply(status: int, body: str, kind: str = "application/json") -> bytes:
-    """A whole HTTP/1.1 reply."""
+
+def reply(status: int, body: str, kind: str = "application/json", extra: str = "") -> bytes:
+    """A whole HTTP/1.1 reply; `extra` is one more header."""
     data = body.encode()
-    head = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n\r\n"
-    return head.encode() + data
+    lines = [f"HTTP/1.1 {status} X", f"Content-Type: {kind}", f"Content-Length: {len(data)}"]
+    return "\r\n".join([*lines, *([extra] if extra else []), "", ""]).encode() + data
 
 
 def stream(*events: str) -> bytes:
@@ -29,7 +31,7 @@ def stream(*events: str) -> bytes:
     return head.encode() + framed
 
 
-INFO = {
+INFO: dict[str, bytes | Sequence[bytes]] = {
     "/get_model_info": reply(200, json.dumps({"model_path": "tiny"})),
     "/get_server_info": reply(200, json.dumps({"version": "0.5.23", "max_req_input_len": 4000})),
     "/abort_request": reply(200, ""),
@@ -38,10 +40,11 @@ INFO = {
 
 @dataclass
 class Canned:
-    """`replies` by path; a connection is closed after its reply. `asked` lists the paths,
-    `heads` the requests' headers."""
+    """`replies` by path, or several for a path: one for each request, the last of them for all that
+    follow. A connection is closed after its reply. `asked` lists the paths, `heads` the requests'
+    headers."""
 
-    replies: Mapping[str, bytes]
+    replies: Replies
     hang: bool = False
     asked: list[str] = field(default_factory=list)
     heads: list[str] = field(default_factory=list)
@@ -69,7 +72,10 @@ class Canned:
         await reader.readexactly(length)
         self.asked.append(path)
         self.heads.append(head.decode())
-        writer.write((INFO | dict(self.replies))[path])
+        found = (INFO | dict(self.replies))[path]
+        if not isinstance(found, bytes):
+            found = found[min(self.asked.count(path), len(found)) - 1]
+        writer.write(found)
         await writer.drain()
         if self.hang and path not in INFO:
             await reader.read()
@@ -78,7 +84,7 @@ class Canned:
 
 
 @asynccontextmanager
-async def canned(replies: Mapping[str, bytes], *, hang: bool = False) -> AsyncIterator[Canned]:
+async def canned(replies: Replies, *, hang: bool = False) -> AsyncIterator[Canned]:
     """Serve on a loopback port; with `hang` the connection is kept open after the reply."""
     made = Canned(replies, hang)
     await made.start()
