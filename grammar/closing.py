@@ -3,13 +3,15 @@
 What lives here: a bounded best-first search over the grammar compiled for single bytes. What
 does not: the token encoding of what is found (matcher.py).
 
-Three searches, each bounded by a number of states. The first is best-first: where several bytes
+Four searches, each bounded by a number of states. The first is best-first: where several bytes
 are allowed they are ranked (what closes first, then the shortest values), and a path costs its
 unforced bytes, its departures from the first rank, and its open brackets and quotes. That finds
 the end of JSON in a few dozen states. The second, for objects with many required members, never
-goes back: it takes the first rank. The third, for what loops before it may end (counted
-repetitions), goes level by level and keeps one path of those that allow the same next bytes.
-What is found is always valid; it need not be the very shortest.
+goes back: it takes the first rank. The third, for patterns that want something of a text but not
+where (`(?=.*[0-9])`, or a word somewhere), goes round the `words` that occur in the constraint.
+The fourth, for what loops before it may end (counted repetitions), goes level by level and keeps
+few paths of those that allow the same next bytes: those whose sets of next bytes changed most
+often are furthest. What is found is always valid; it need not be the very shortest.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from llguidance import LLMatcher
 
@@ -25,13 +27,19 @@ __all__ = ["Admits", "anything", "shortest_completion"]
 
 _BEST_FIRST_STATES = 150
 _GREEDY_STATES = 400
+_ROUND_STATES = 300
 _LEVEL_STATES = 4000
 _WIDTH = 24
+_ALIKE = 3
+"""Of the paths that allow the same next bytes so many are kept."""
 _FEW = 12
 _STEP, _DEVIATION, _OPEN = 1, 4, 2
 # Tried first where much is allowed: what closes (after a digit that is ","), then the shortest
 # values, then separators and the letters and digits that usual patterns ask for.
 _LIKELY = b'"}],:0{[1ntf-aA .@/T_Zx25'
+_NOT_ASCII = 0x80
+_SORTS = (b"a", b"A", b"0", b"-", b"@", b".", b" ", b"!", b"/", b"_", b":", b"b", b"1")
+"""One character of each sort that patterns ask for, and seconds of the usual ones."""
 
 
 Admits = Callable[[bytes], bool]
@@ -47,11 +55,13 @@ def anything(_: bytes) -> bool:
     return True
 
 
-def shortest_completion(root: LLMatcher, text: bytes, admits: Admits = anything) -> bytes | None:
+def shortest_completion(
+    root: LLMatcher, text: bytes, admits: Admits = anything, words: Sequence[bytes] = ()
+) -> bytes | None:
     """Bytes that complete `text` in the byte-level grammar `root`, or None if none was found.
 
     `root` is at its start and is not changed. An empty result means `text` is complete.
-    A way that `admits` refuses is not followed.
+    A way that `admits` refuses is not followed. `words` are texts that the constraint may want.
     """
     matcher = root.deep_copy()
     if not matcher.consume_tokens(list(text)):
@@ -62,6 +72,8 @@ def shortest_completion(root: LLMatcher, text: bytes, admits: Admits = anything)
     found = _best_first(matcher.deep_copy(), base, admits)
     if found is None:
         found = _greedy(matcher.deep_copy(), admits)
+    if found is None:
+        found = _round(matcher.deep_copy(), base, admits, words)
     return _by_level(matcher, base, admits) if found is None else found
 
 
@@ -106,13 +118,39 @@ def _greedy(matcher: LLMatcher, admits: Admits) -> bytes | None:
     return None
 
 
+def _round(
+    matcher: LLMatcher, base: _Place, admits: Admits, words: Sequence[bytes]
+) -> bytes | None:
+    """One of the words after the other, as far as each fits; the end as soon as there is one."""
+    path = b""
+    order = [*words, *_SORTS]
+    for turn in range(_ROUND_STATES):
+        path = _advance(matcher, path, path)
+        if matcher.is_error() or not admits(path):
+            return None
+        if matcher.is_accepting():
+            return path
+        depth, quoted, _ = _scan(base, path)
+        ends = (b'"',) if quoted else (b"}", b"]") if depth > 0 else ()
+        rest = _candidates(bytes(matcher.compute_bitmask()))[:1]
+        # Half a character is ended first.
+        inside = (bytes(rest),) if rest and rest[0] >= _NOT_ASCII else ()
+        for step in (*ends, *inside, order[turn % len(order)]):
+            taken = matcher.try_consume_tokens(list(step))
+            if taken == len(step):
+                path += step
+                break
+            matcher.rollback(taken)
+    return None
+
+
 def _by_level(matcher: LLMatcher, base: _Place, admits: Admits) -> bytes | None:
-    level = [b""]
+    level: list[tuple[bytes, tuple[bytes, ...]]] = [(b"", ())]
     here = b""
     states = 0
     while level and states < _LEVEL_STATES:
-        kinds: dict[tuple[bytes, int], bytes] = {}
-        for start in level:
+        kinds: dict[tuple[int, bytes], dict[tuple[bytes, ...], bytes]] = {}
+        for start, masks in level:
             here = path = _advance(matcher, here, start)
             if matcher.is_error():
                 return None
@@ -121,10 +159,19 @@ def _by_level(matcher: LLMatcher, base: _Place, admits: Admits) -> bytes | None:
             if matcher.is_accepting():
                 return path
             mask = bytes(matcher.compute_bitmask())
-            kinds.setdefault((mask, _pending(_scan(base, path))), path)
+            # What was allowed on the way, without repetitions: a loop that only turns adds none.
+            seen = masks if masks and masks[-1] == mask else (*masks, mask)
+            alike = kinds.setdefault((_pending(_scan(base, path)), mask), {})
+            alike.setdefault(seen, path)
             states += 1
-        ranked = sorted(kinds.items(), key=lambda item: item[0][1])[:_WIDTH]
-        level = [path + bytes([byte]) for (mask, _), path in ranked for byte in _candidates(mask)]
+        ranked = [
+            (seen, path)
+            for _, alike in sorted(kinds.items(), key=lambda item: item[0][0])[:_WIDTH]
+            for seen, path in sorted(alike.items(), key=lambda item: -len(item[0]))[:_ALIKE]
+        ]
+        level = [
+            (path + bytes([byte]), seen) for seen, path in ranked for byte in _candidates(seen[-1])
+        ]
     return None
 
 

@@ -26,7 +26,7 @@ from phloem.errors import ConstraintError
 from phloem.grammar.checked import CheckedMatcher
 from phloem.grammar.engine import EngineTokenizer, byte_tokenizer
 from phloem.grammar.foresight import Foresight
-from phloem.grammar.lowering import lower, schema_model, with_prelude
+from phloem.grammar.lowering import lower, schema_model, wanted_words, with_prelude
 from phloem.grammar.matcher import EngineMatcher
 from phloem.grammar.schema.distinct import ENDERS, Tracker, needs_tracking
 from phloem.grammar.spec import Constraint
@@ -40,6 +40,7 @@ class _Compiled:
     byte_root: LLMatcher | None
     prelude: str | None
     tracker: Tracker | None
+    words: tuple[bytes, ...]
     cost: int
 
 
@@ -99,7 +100,9 @@ class GrammarCompiler:
         """See `spec.Compiler`."""
         made = self._get(constraint, self.timeout)
         root = made.root.deep_copy()
-        matcher = EngineMatcher(root, self.tokenizer, made.byte_root, made.prelude)
+        matcher = EngineMatcher(
+            root, self.tokenizer, made.byte_root, made.prelude, words=made.words
+        )
         if made.tracker is None:
             return matcher
         foresight = None if made.byte_root is None else Foresight(made.byte_root)
@@ -227,7 +230,12 @@ class GrammarCompiler:
                 self.tokenizer.beginning(b"")
         cost = len(constraint.source) + len(whole)
         return _Compiled(
-            root, None if byte_root.is_error() else byte_root, constraint.after, tracker, cost
+            root,
+            None if byte_root.is_error() else byte_root,
+            constraint.after,
+            tracker,
+            wanted_words(constraint),
+            cost,
         )
 
 

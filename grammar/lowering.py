@@ -7,6 +7,7 @@ What lives here: the dispatch by kind, and `after`. What does not: what a schema
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 import time
@@ -17,9 +18,10 @@ from phloem.grammar.regex.emit import plain_terminal
 from phloem.grammar.regex.nodes import Node
 from phloem.grammar.regex.parser import parse_regex
 from phloem.grammar.regex.resolve import full_match
+from phloem.grammar.regex.words import words
 from phloem.grammar.schema.build import build_model
 from phloem.grammar.schema.emit import write_rules
-from phloem.grammar.schema.model import Model
+from phloem.grammar.schema.model import Model, Objects, Strings
 from phloem.grammar.schema.terminals import lark_string
 from phloem.grammar.spec import Constraint
 
@@ -30,11 +32,14 @@ __all__ = [
     "lower_rules",
     "regex_language",
     "schema_model",
+    "wanted_words",
     "with_prelude",
 ]
 
 MAX_SOURCE = 1_000_000
 """Characters of a constraint's source: five times the largest schema met in practice."""
+_MAX_WORDS = 24
+_LONGEST_WORD = 60
 _TIME_LIMIT = 1.5
 """Seconds for one schema's logic; llguidance's own work comes on top."""
 
@@ -80,6 +85,29 @@ def schema_model(source: str) -> Model:
         return build_model(json.loads(source), time.monotonic() + _TIME_LIMIT)
     except RecursionError as error:
         raise ConstraintError("the schema is nested too deeply to enforce") from error
+
+
+@functools.lru_cache(maxsize=64)
+def wanted_words(constraint: Constraint) -> tuple[bytes, ...]:
+    """Words of the patterns in a constraint, that a way to an end may lead over."""
+    languages: list[Node] = []
+    if constraint.kind == "regex":
+        languages.append(regex_language(constraint.source))
+    elif constraint.kind == "json_schema":
+        for kind in itertools.chain.from_iterable(schema_model(constraint.source).kinds.values()):
+            if isinstance(kind, Strings):
+                languages += kind.languages
+            elif isinstance(kind, Objects):
+                languages += [other.language for other in kind.others if other.language]
+    found: dict[str, None] = {}
+    for word in itertools.chain.from_iterable(map(words, languages)):
+        if word and len(word) <= _LONGEST_WORD:
+            found[word] = None
+        if len(found) == _MAX_WORDS:
+            break
+    if constraint.kind == "json_schema":
+        return tuple(json.dumps(word, ensure_ascii=False)[1:-1].encode() for word in found)
+    return tuple(word.encode() for word in found)
 
 
 def with_prelude(grammar: str, after: str, special_ids: Mapping[str, int]) -> str:

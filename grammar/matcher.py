@@ -32,7 +32,7 @@ class EngineMatcher:
 
     __slots__ = (
         "_accepted", "_address", "_byte_root", "_ends", "_ll", "_out", "_prelude", "_tokenizer",
-        "_way", "_way_from",
+        "_way", "_way_from", "_words",
     )  # fmt: skip
 
     def __init__(
@@ -42,12 +42,14 @@ class EngineMatcher:
         byte_root: LLMatcher | None,
         prelude: str | None = None,
         accepted: Sequence[int] = (),
+        words: Sequence[bytes] = (),
     ) -> None:
         self._ll = ll
         self._tokenizer = tokenizer
         self._byte_root = byte_root
         self._prelude = prelude
         self._accepted = list(accepted)
+        self._words = words
         self._ends = 0
         self._out: Any = None
         """The buffer that was filled last; it is the same one nearly always."""
@@ -132,7 +134,7 @@ class EngineMatcher:
                 lead, text = _missing(before, trigger), b""
         tokens = None if lead else self._rest_of_way(text, limit, admits)
         if tokens is None:
-            rest = shortest_completion(self._byte_root, text, admits)
+            rest = shortest_completion(self._byte_root, text, admits, self._words)
             if rest is None:
                 return None
             self._way, self._way_from = rest, len(text)
@@ -164,8 +166,9 @@ class EngineMatcher:
     def copy(self) -> EngineMatcher:
         """See `spec.Matcher`."""
         twin = EngineMatcher(
-            self._ll.deep_copy(), self._tokenizer, self._byte_root, self._prelude, self._accepted
-        )
+            self._ll.deep_copy(), self._tokenizer, self._byte_root, self._prelude,
+            self._accepted, self._words,
+        )  # fmt: skip
         twin._ends = self._ends
         return twin
 

@@ -7,13 +7,14 @@ What does not: a claim about how likely a text is.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from llguidance import LLMatcher
 
 from phloem.errors import ConstraintError
 from phloem.grammar.closing import shortest_completion
 from phloem.grammar.engine import byte_tokenizer
-from phloem.grammar.lowering import lower, schema_model
+from phloem.grammar.lowering import lower, schema_model, wanted_words
 from phloem.grammar.schema.distinct import Tracker, needs_tracking
 from phloem.grammar.spec import Constraint
 
@@ -39,10 +40,11 @@ def samples(
     if constraint.kind == "json_schema":
         model = schema_model(constraint.source)
         tracker = Tracker(model) if needs_tracking(model) else None
+    words = wanted_words(constraint)
     rng = random.Random(seed)
     found = []
     for _ in range(count * _TRIES):
-        text = _walk(root, rng, soft_limit)
+        text = _walk(root, rng, soft_limit, words)
         if text is not None and (tracker is None or tracker.copy().feed(text)):
             found.append(text.decode())
         if len(found) == count:
@@ -50,7 +52,9 @@ def samples(
     return found
 
 
-def _walk(root: LLMatcher, rng: random.Random, soft_limit: int) -> bytes | None:
+def _walk(
+    root: LLMatcher, rng: random.Random, soft_limit: int, words: Sequence[bytes]
+) -> bytes | None:
     matcher = root.deep_copy()
     text = bytearray()
     while len(text) < soft_limit:
@@ -67,5 +71,5 @@ def _walk(root: LLMatcher, rng: random.Random, soft_limit: int) -> bytes | None:
         matcher.consume_token(byte)
         text.append(byte)
     # The limit may have cut a character of several bytes: the grammar ends it first.
-    rest = shortest_completion(root, bytes(text))
+    rest = shortest_completion(root, bytes(text), words=words)
     return None if rest is None else bytes(text) + rest

@@ -99,10 +99,9 @@ class Terminals:
             (kind.range.low, kind.range.low_open, "minimum", "exclusiveMinimum"),
             (kind.range.high, kind.range.high_open, "maximum", "exclusiveMaximum"),
         ):
-            if bound is None:
-                # Without bounds a model that can't divide would write digits without end.
-                bound = _FAR if plain == "maximum" else -_FAR
-            body[exclusive if is_open else plain] = bound
+            # Without bounds a model that can't divide would write digits without end.
+            far = _FAR if plain == "maximum" else -_FAR
+            body[exclusive if is_open else plain] = far if bound is None else bound
         body["multipleOf"] = step
         fields = ", ".join(
             f'"{name}": ' + (json.dumps(value) if isinstance(value, str) else number_text(value))  # type: ignore[arg-type]

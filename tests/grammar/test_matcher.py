@@ -1,6 +1,7 @@
 """The matcher's contract: masks, ends, rollback, copies, forced tokens, the way to the end."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -215,3 +216,28 @@ def test_a_special_token_that_is_spelled_out_is_text(compiler, rule):
         written += forced
     assert not set(written + way) & set(compiler.tokenizer.special_ids.values())
     assert "<|im_" in decode(compiler, written)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"^\w+@\w+\.\w+$",
+        "foo",
+        r"(?<=f)oo\b",
+        r"\0",
+        r"^(?=.*[a-z])(?=.*[A-Z])(?=.*\d)(?=.*[@$!%*?&]).{8,64}$",
+        r"^https?://[^\s/]+\.(com|org)/.+$",
+        r"[A-Z]{2}\d{6}[A-Z]?",
+        r"foo.{0,50}bar.{0,50}baz",
+        r"^([a-z]+-){5}[0-9]{4}$",
+        r"^(?:\+\d{1,3})?\s?\(?\d{3}\)?[\s.-]\d{3}[\s.-]\d{4}$",
+    ],
+)
+@pytest.mark.parametrize("limit", [3, 40])
+def test_a_text_that_a_pattern_still_wants_something_of_is_ended(
+    compiler, build, draw, pattern, limit
+):
+    """A cut text is led over what its pattern wants, be that an order or a word anywhere."""
+    for seed in range(2):
+        text = draw(compiler, build(schema={"type": "string", "pattern": pattern}), seed, limit)
+        assert re.search(pattern, json.loads(text))
