@@ -9,7 +9,8 @@ session's text and its tokens can't drift apart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from phloem.errors import Cancelled, EngineError, ModelError, Overloaded
@@ -25,10 +26,12 @@ from phloem.runtime.engine.output_text import Piece
 from phloem.runtime.engine.params import make_output_text
 from phloem.runtime.engine.vocabulary import Vocabulary
 
-__all__ = ["Output", "check_reply"]
+__all__ = ["Output", "as_logprob", "as_reply", "check_reply", "count"]
 
 _SHOWN = 500
 """Characters of a bad answer that its error shows."""
+_ROUNDING = 0.01
+"""How far above 0 a log-probability may come out in a few bits."""
 
 
 class Output:
@@ -45,12 +48,14 @@ class Output:
         self._incremental = False
         self._text = make_output_text(params)
         self._ends = vocabulary.eos_ids | set(params.stop_token_ids)
-        self._received = 0
+        self._asked = params.max_tokens
+        self._received: list[int] = []
         self._earlier = 0
         self.tokens: list[int] = []
         """What has come so far, shown or not."""
         self.forced = 0
         """How many of them, from the first, the constraint dictated: no server was asked."""
+        self._generated = self._reused = 0
         self._logprobs: list[TokenLogprob] = []
         self._reason: FinishReason = "length"
 
@@ -60,7 +65,8 @@ class Output:
         `incremental`: each event holds the new tokens only, not all of the request's so far.
         """
         self._incremental = incremental
-        self._received, self._earlier = 0, len(self.tokens)
+        self._received, self._earlier = [], len(self.tokens)
+        self._asked = self._params.max_tokens - self._earlier
 
     def force(self, tokens: Sequence[int]) -> None:
         """The output begins with these; the next event shows them."""
@@ -68,8 +74,14 @@ class Output:
         self.forced = len(self.tokens)
 
     def read(self, reply: Mapping[str, Any]) -> TokenEvent | None:
-        """Take one event of the stream; what it shows, if anything."""
-        check_reply(reply)
+        """Take one event of the stream; what it shows, if anything.
+
+        Raises `EngineError` for what is no answer to the request.
+        """
+        with as_reply(reply):
+            return self._read(reply)
+
+    def _read(self, reply: Mapping[str, Any]) -> TokenEvent | None:
         self.meta = reply["meta_info"]
         tokens = self._new(reply.get("output_ids"))
         if self._params.logprobs is not None:
@@ -80,6 +92,9 @@ class Output:
             self._reason = "length" if reason["type"] == "length" else "stop"
             if tokens and tokens[-1] in self._ends and self._reason == "stop":
                 del tokens[-1]
+                self._generated -= 1
+            self._generated += self._earlier + count(self.meta, "completion_tokens")
+            self._reused = count(self.meta, "cached_tokens")
         self._take(tokens)
         piece = None if self.ended or self.finished else self._text.take()
         return None if piece is None else self._event(piece)
@@ -90,7 +105,7 @@ class Output:
         tail = tuple(self._vocabulary.encode_bytes(rest)) if rest else ()
         event = self._event(piece)
         event = TokenEvent(event.text, event.tokens + tail, 0, event.logprobs)
-        reused = min(prompt, int(self.meta.get("cached_tokens", 0)))
+        reused = min(prompt, self._reused)
         result = StepResult(
             text=self._text.shown,
             tokens=(*self.tokens[: piece.last], *tail),
@@ -99,9 +114,7 @@ class Output:
                 prompt=prompt,
                 reused=reused,
                 prefilled=prompt - reused,
-                generated=max(
-                    self._earlier + int(self.meta.get("completion_tokens", 0)), len(self.tokens)
-                ),
+                generated=max(self._generated, len(self.tokens)),
                 forced=self.forced,
             ),
             stop=self._text.stop or self._matched(),
@@ -121,8 +134,19 @@ class Output:
                 f"the server's output_ids are no list of token ids: {str(ids)[:_SHOWN]}",
                 hint="use a newer SGLang",
             )
-        new = list(ids) if self._incremental else list(ids[self._received :])
-        self._received += len(new)
+        before = len(self._received)
+        new = list(ids) if self._incremental else list(ids[before:])
+        if not self._incremental and ids[:before] != self._received:
+            raise EngineError(
+                "the server's output_ids do not go on from those of the event before",
+                hint="use a newer SGLang",
+            )
+        self._received += new
+        if len(self._received) > max(1, self._asked):
+            raise EngineError(
+                f"the server sent {len(self._received)} tokens where {self._asked} were asked for",
+                hint="look into the server's log",
+            )
         return new
 
     def _take(self, tokens: Sequence[int]) -> None:
@@ -150,10 +174,10 @@ class Output:
         listed = self.meta.get("output_token_logprobs") or []
         tops = self.meta.get("output_top_logprobs") or []
         read = [
-            TokenLogprob(token, self._text_of(token), logprob, self._top(tops, i))
+            TokenLogprob(token, self._text_of(token), as_logprob(logprob), self._top(tops, i))
             for i, (logprob, token, *_) in enumerate(listed)
         ]
-        if len(read) >= self._received or not self._incremental:
+        if len(read) >= len(self._received) or not self._incremental:
             self._logprobs[self._earlier :] = read
         elif new:
             self._logprobs += read[-new:]
@@ -161,7 +185,11 @@ class Output:
     def _top(self, tops: Sequence[Any], at: int) -> tuple[tuple[int, str, float], ...]:
         if not self._params.logprobs or at >= len(tops):
             return ()
-        return tuple((token, self._text_of(token), logprob) for logprob, token, *_ in tops[at])
+        # What a constraint bars has no log-probability.
+        entries = [entry for entry in tops[at] if entry[0] is not None]
+        return tuple(
+            (token, self._text_of(token), as_logprob(logprob)) for logprob, token, *_ in entries
+        )
 
     def _text_of(self, token: int) -> str:
         return self._vocabulary.text(token)
@@ -172,6 +200,35 @@ class Output:
             tuple(self.tokens[piece.first : piece.last]),
             logprobs=tuple(self._logprobs[piece.first : piece.last]),
         )
+
+
+@contextlib.contextmanager
+def as_reply(reply: Any) -> Iterator[None]:
+    """Read a reply: raises what `check_reply` does, and `EngineError` where reading it fails."""
+    check_reply(reply)
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise EngineError(
+            f"the server's answer makes no sense ({type(error).__name__}: {error}): "
+            f"{str(reply)[:_SHOWN]}",
+            hint="use a newer SGLang",
+        ) from error
+
+
+def as_logprob(value: Any) -> float:
+    """A log-probability. Raises `ValueError` for what is none (NaN is sent as null)."""
+    if type(value) not in {int, float} or not value <= _ROUNDING:
+        raise ValueError(f"{value!r} is no log-probability")
+    return float(value)
+
+
+def count(meta: Mapping[str, Any], name: str) -> int:
+    """A number of tokens, 0 where it is not said. Raises `ValueError` for what is none."""
+    value = meta.get(name) or 0
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{name} is {value!r}")
+    return value
 
 
 def check_reply(reply: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from phloem.errors import EngineError
 from phloem.programs.protocol import ScoredChoice
 from phloem.runtime.engine.tokens import Choice
-from phloem.runtime.sglang.reply import check_reply
+from phloem.runtime.sglang.reply import as_logprob, as_reply, count
 
 __all__ = ["Scoring"]
 
@@ -65,7 +65,7 @@ class Scoring:
     def read(self, replies: Any) -> tuple[tuple[ScoredChoice, ...], int]:
         """The scored choices, and how many of the prefix's tokens were cached.
 
-        Raises `EngineError` for an answer that is not to this request, and what `check_reply` does.
+        Raises `EngineError` for an answer that is not to this request, and what `as_reply` does.
         """
         if not isinstance(replies, list) or len(replies) != len(self._rows):
             given = len(replies) if isinstance(replies, list) else "none"
@@ -105,14 +105,19 @@ class _Answer:
     """What the server says of one prompt."""
 
     def __init__(self, reply: Mapping[str, Any], place: Place) -> None:
-        check_reply(reply)
         first, row = place
         self._body = row[first:]
-        self._meta = reply["meta_info"]
-        self.cached = int(self._meta.get("cached_tokens", 0))
+        self._reply = reply
+        with as_reply(reply):
+            self._meta = reply["meta_info"]
+            self.cached = count(self._meta, "cached_tokens")
 
     def of(self, tokens: tuple[int, ...]) -> tuple[tuple[float, ...], int]:
         """The log-probabilities of a choice's `tokens`, and how many lead greedily."""
+        with as_reply(self._reply):
+            return self._of(tokens)
+
+    def _of(self, tokens: tuple[int, ...]) -> tuple[tuple[float, ...], int]:
         body, last = tokens[:-1], tokens[-1]
         listed = self._tail("input_token_logprobs")
         ends = {entry[1]: entry[0] for entry in self._first("output_token_ids_logprobs")}
@@ -128,7 +133,7 @@ class _Answer:
             if not top or top[0][1] != token:
                 break
             greedy += 1
-        return tuple(map(float, found)), greedy
+        return tuple(map(as_logprob, found)), greedy
 
     def _tail(self, name: str) -> list[Any]:
         """The entries of the tokens after the prefix."""

@@ -19,7 +19,7 @@ from phloem.errors import (
     Overloaded,
     PhloemError,
 )
-from phloem.programs.protocol import SamplingParams, Session, Text
+from phloem.programs.protocol import SamplingParams, Session, StepResult, Text
 from phloem.retrieval.base import traceparent
 from phloem.runtime.model.tiny import tiny_model
 from phloem.runtime.remote.http import HttpClient
@@ -73,11 +73,17 @@ async def step(server: Canned, seconds: float = 30) -> None:
         (stream("null"), EngineError, ["failed: None"]),
         (stream(FIRST, "[DONE]"), EngineError, ["without a finish_reason"]),
         (stream('{"output_ids": [1000000], "meta_info": {}}'), ModelError, ["token 1000000"]),
+        (stream(json.dumps({"output_ids": list(range(9)), "meta_info": META})),
+         EngineError, ["9 tokens", "8 were asked"]),
+        (stream(FIRST, '{"output_ids": [0, 1], "meta_info": {}}'), EngineError, ["do not go on"]),
+        (stream('{"output_ids": [1], "meta_info": {"finish_reason": {"type": "length"}, '
+                '"completion_tokens": "all"}}'), EngineError, ["no sense", "'all'"]),
         (b"", EngineError, ["broke"]),
         (reply(200, "data: " + FIRST + "\n\n"), EngineError, ["before it was done"]),
     ],
     ids=["400", "502", "401", "503", "500", "cut", "garbled", "error", "abort", "full", "texts",
-         "no-ids", "no-type", "no-meta", "null", "no-end", "no-token", "silent", "short"],
+         "no-ids", "no-type", "no-meta", "null", "no-end", "no-token", "many", "other",
+         "count", "silent", "short"],
 )  # fmt: skip
 async def test_a_failed_step_says_what_the_server_said(
     answer: bytes, kind: type[PhloemError], said: list[str]
@@ -160,6 +166,47 @@ async def test_scores_that_are_not_of_the_request_are_an_error() -> None:
             await backend.aclose()
 
 
+@pytest.mark.parametrize("said", ["null", "NaN", "0.5", "1e308", "-Infinity0", '"x"', "[]"])
+async def test_log_probabilities_that_are_none_are_an_error(said: str) -> None:
+    """Whatever a server gives in place of the logarithm of a probability, of its own tokens or of
+    choices, never becomes a number that decides."""
+    end = '"finish_reason": {"type": "length"}, "prompt_tokens": 5'
+    chosen = (
+        f'{{"output_ids": [7], "meta_info": {{{end}, "output_token_logprobs": [[{said}, 7]]}}}}'
+    )
+    scored = f'[{{"meta_info": {{{end}, "output_token_ids_logprobs": [[[{said}, 7, null]]]}}}}]'
+    params = replace(PARAMS, stream=False, logprobs=0)
+    async with canned({"/generate": [reply(200, chosen), reply(200, scored)]}) as server:
+        backend = RuntimeEndpoint(server.url, tokenizer=MODEL)
+        session = await backend.open("s")
+        session.append([Text("Hello")])
+        with pytest.raises(EngineError):
+            async for _ in session.generate(params):
+                pass
+        with pytest.raises(EngineError):
+            await session.score([(7,)])
+        await backend.aclose()
+
+
+async def test_what_a_constraint_bars_is_no_alternative() -> None:
+    """Barred tokens have no log-probability (null): they are left out of the alternatives."""
+    meta = META | {
+        "finish_reason": {"type": "length"},
+        "output_token_logprobs": [[-0.5, 7, None]],
+        "output_top_logprobs": [[[-0.5, 7, None], [None, 8, None]]],
+    }
+    answer = reply(200, json.dumps({"output_ids": [7], "meta_info": meta}))
+    async with canned({"/generate": answer}) as server:
+        backend = RuntimeEndpoint(server.url, tokenizer=MODEL)
+        session = await backend.open("s")
+        session.append([Text("Hello")])
+        params = replace(PARAMS, stream=False, logprobs=2)
+        *_, result = [item async for item in session.generate(params)]
+        assert isinstance(result, StepResult)
+        assert [(token, value) for token, _, value in result.logprobs[0].top] == [(7, -0.5)]
+        await backend.aclose()
+
+
 async def test_a_server_that_comes_back_is_used_by_the_same_session() -> None:
     """Refused, the step raises at once and changes nothing; the next one finds the server again."""
     done = json.dumps(
@@ -187,6 +234,24 @@ async def test_nobody_there() -> None:
         port = free.getsockname()[1]
     with pytest.raises(EngineError, match=f"nobody answers at http://127.0.0.1:{port}"):
         await RuntimeEndpoint(f"http://127.0.0.1:{port}", tokenizer=MODEL).start()
+
+
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [
+        ("/get_model_info", "[]"),
+        ("/get_model_info", "{}"),
+        ("/get_model_info", '{"model_path": 7}'),
+        ("/get_server_info", "[]"),
+        ("/get_server_info", '{"version": "0.5.23"}'),
+        ("/get_server_info", '{"version": "0.5.23", "max_req_input_len": "long"}'),
+    ],
+)
+async def test_a_server_that_does_not_say_what_it_is(path: str, word: str) -> None:
+    """No model, no version, no size: each is an error at the first contact."""
+    async with canned({path: reply(200, word)}) as server:
+        with pytest.raises(EngineError):
+            await RuntimeEndpoint(server.url, tokenizer=MODEL).start()
 
 
 async def test_another_product_is_no_sglang_server() -> None:
