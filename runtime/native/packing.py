@@ -11,7 +11,7 @@ import torch
 
 from phloem.runtime.model.config import DecoderConfig
 from phloem.runtime.model.convert import Tensors
-from phloem.runtime.model.memory import zeros
+from phloem.runtime.model.memory import Arena
 from phloem.runtime.model.rope import Rope
 from phloem.runtime.native.abi import BF16, BLOCK, Q4, Q8, Layer, Library, Matrix, ModelConfig
 
@@ -59,6 +59,7 @@ class PackedModel:
     def __init__(self, library: Library, config: DecoderConfig, tensors: Tensors) -> None:
         self._library = library
         self._tensors = tensors
+        self._arena = Arena()
         self._owned: list[torch.Tensor] = []
         quantized = any(name.endswith((".q4", ".q8")) for name in tensors)
         rope = Rope(config, tensors.get("rope_factors"))
@@ -153,7 +154,7 @@ class PackedModel:
     ) -> tuple[Matrix, torch.Tensor]:
         # Zeros, because the last group may hold fewer than 16 outputs.
         size = self._library.packed_bytes(kind, outputs, inputs)
-        out = zeros((size,), torch.uint8)
+        out = self._arena.zeros(size)
         self._owned.append(out)
         matrix = Matrix(
             format=kind,

@@ -113,9 +113,9 @@ void Decoder::times(double* out) {
 }
 
 // Attention tasks: (sequence, rows, KV heads), and also key segments where there would be too few
-// tasks for the threads. Rows of split sequences have a part per segment. A row alone takes as
-// many KV heads as fit, because the heads of a token lie side by side in memory; a chunk of a
-// prompt takes many rows instead, which share the work of reading a key.
+// tasks for the threads. Rows of split sequences have a part per segment. A few rows (a token and
+// its guesses) take as many KV heads as fit, because the heads of a token lie side by side in
+// memory; a chunk of a prompt takes many rows instead, which share the work of reading a key.
 void Decoder::plan(const Batch& batch) {
   const int32_t folded = config_.heads / config_.kv_heads;
   const int64_t enough = 4 * pool_.threads();
@@ -132,7 +132,7 @@ void Decoder::plan(const Batch& batch) {
     const auto end = static_cast<int32_t>(batch.query_starts[s + 1]);
     const auto segments = static_cast<int32_t>(ceil_div(batch.context_lens[s], kSegment));
     const int32_t step = split ? 1 : segments, parts = split ? segments : 1;
-    const int32_t heads = end - begin == 1 && blocks >= enough ? block : 1;
+    const int32_t heads = blocks >= enough ? std::max(block / (end - begin), 1) : 1;
     const int64_t first_part = part_starts_.back();
     for (int32_t r = begin; r < end; ++r) part_starts_.push_back(part_starts_.back() + parts);
     for (int32_t head = 0; head < config_.kv_heads; head += heads) {

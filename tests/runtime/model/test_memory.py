@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from phloem.runtime.model.memory import zeros
+from phloem.runtime.model.memory import Arena, zeros
 
 
 @pytest.mark.parametrize("shape", [(3,), (1, 7, 2, 64), (513, 16, 3, 64)])
@@ -17,3 +17,25 @@ def test_zeros_begin_on_a_cache_line_and_can_be_written(shape, dtype):
     assert not made.count_nonzero()
     made[0] = 1
     assert made.sum() == made[0].numel()
+
+
+def test_an_arena_hands_out_separate_zeroed_lines_of_one_piece_of_memory():
+    """Pieces begin on a cache line, don't overlap, and lie side by side."""
+    arena = Arena()
+    pieces = [arena.zeros(size) for size in (1, 64, 100, 1000)]
+    addresses = [piece.data_ptr() for piece in pieces]
+    assert [address - addresses[0] for address in addresses] == [0, 64, 128, 256]
+    assert all(address % 64 == 0 for address in addresses)
+    for piece in pieces:
+        assert not piece.any()
+        piece.fill_(255)
+
+
+def test_an_arena_gives_what_is_larger_than_its_pieces():
+    """One array may be larger than what is taken at a time; the others are not touched."""
+    arena = Arena()
+    small, large = arena.zeros(10), arena.zeros(100_000_000)
+    large[:100] = 1
+    assert not small.any()
+    assert large.numel() == 100_000_000
+    assert not arena.zeros(10).any()
