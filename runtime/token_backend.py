@@ -8,7 +8,7 @@ What lives here: `TokenBackend`, which opens and restores sessions and counts to
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from phloem.errors import Unsupported
@@ -91,7 +91,18 @@ class TokenBackend(Backend, Generic[S]):
 
     def count(self, text: str) -> int:
         """See `Backend`."""
-        return len(self._text.tokenizer.encode(text))
+        return len(self.encode(text))
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of `text`, taken alone, special tokens not recognised."""
+        return self._text.tokenizer.encode(text)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of some ids; bytes that are no UTF-8 become U+FFFD. Raises `Unsupported` for
+        ids that the model does not have."""
+        ids = tuple(tokens)
+        self._transcript().restore(Snapshot(self.capabilities.fingerprint, ids))
+        return self._text.tokenizer.decode(ids)
 
 
 async def outcome(submit: Callable[[Work, Deliver], object], work: Work) -> Computed:

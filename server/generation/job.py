@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from phloem.errors import ConfigError, EngineRestarted, PromptTooLong
+from phloem.errors import ConfigError, EngineRestarted, PromptTooLong, Unsupported
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import (
     Backend,
@@ -36,6 +36,7 @@ __all__ = [
     "Job",
     "Prompt",
     "Tokens",
+    "about_prompt",
     "candidates",
     "coalesced",
     "count_tokens",
@@ -128,12 +129,25 @@ async def _open(backend: Backend, job: Job, prompt: Prompt) -> Session:
     if isinstance(prompt, Tokens):
         fingerprint = backend.capabilities.fingerprint
         snapshot = Snapshot(fingerprint, prompt.ids, namespace=job.namespace)
-        return await backend.restore(snapshot, name, deadline=job.deadline, priority=job.priority)
+        with about_prompt():
+            return await backend.restore(
+                snapshot, name, deadline=job.deadline, priority=job.priority
+            )
     session = await backend.open(
         name, namespace=job.namespace, deadline=job.deadline, priority=job.priority
     )
     session.append(prompt)
     return session
+
+
+@contextlib.contextmanager
+def about_prompt() -> Iterator[None]:
+    """Say that what is not supported here is the prompt: it may hold ids that the model lacks."""
+    try:
+        yield
+    except Unsupported as error:
+        error.details.setdefault("param", "prompt")
+        raise
 
 
 def coalesced(items: Sequence[Item]) -> list[Item]:

@@ -7,22 +7,24 @@ What does not: the engine's side (`job.py`).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import structlog
 
+from phloem.errors import DeadlineExceeded
 from phloem.programs.protocol import StepResult, Usage
 from phloem.server.error_map import outcome_of
 from phloem.server.generation.job import Item, Job, candidates, coalesced, spelled
 from phloem.server.http import bridge
 from phloem.server.http.state import ServerState
 
-__all__ = ["Account", "admitted", "collect", "generate", "total_usage"]
+__all__ = ["Account", "admitted", "collect", "generate", "placed", "total_usage"]
 
 log = structlog.get_logger("phloem.server")
 
@@ -38,6 +40,7 @@ class Account:
         self._arrived = arrived
         self._generated = 0
         self._results: dict[int, StepResult] = {}
+        self._other = Usage()
         self._n = n
 
     def __enter__(self) -> Account:
@@ -63,12 +66,16 @@ class Account:
             self._metrics.first_token.labels(self._kind).observe(seconds)
         self._generated += len(happened.tokens)
 
+    def use(self, usage: Usage) -> None:
+        """Take note of work that gave no items."""
+        self._other += usage
+
     def _reason(self) -> str:
         cut = any(result.finish_reason == "length" for result in self._results.values())
         return "length" if cut else "stop"
 
     def _usage(self) -> Usage:
-        usage = total_usage(self._results, self._n)
+        usage = self._other + total_usage(self._results, self._n)
         # Candidates that were not finished have delivered tokens all the same.
         return replace(usage, generated=max(usage.generated, self._generated))
 
@@ -113,12 +120,35 @@ async def collect(state: ServerState, kind: str, job: Job, arrived: float) -> di
 
 
 async def admitted(
-    state: ServerState, kind: str, work: Coroutine[Any, Any, T], arrived: float
+    state: ServerState,
+    kind: str,
+    work: Coroutine[Any, Any, T],
+    arrived: float,
+    usage: Callable[[T], Usage],
 ) -> T:
-    """The outcome of `work` on the engine's loop, which generates nothing but needs a place."""
-    with Account(state, kind, arrived):
-        lease = await state.gate.enter(state.settings.request_timeout_s)
-        try:
+    """The outcome of `work` on the engine's loop, which generates nothing but needs a place.
+    `usage` tells what it used. Raises `Overloaded`, `DeadlineExceeded`, and what `work` raises."""
+    with Account(state, kind, arrived) as account:
+        outcome = await placed(state, work, arrived)
+        account.use(usage(outcome))
+        return outcome
+
+
+async def placed(state: ServerState, work: Coroutine[Any, Any, T], arrived: float) -> T:
+    """The same for a part of a request, which is counted elsewhere."""
+    left = max(0.0, arrived + state.settings.request_timeout_s - time.monotonic())
+    deadline = asyncio.get_running_loop().time() + left
+    try:
+        lease = await state.gate.enter(left)
+    except BaseException:
+        work.close()
+        raise
+    try:
+        async with asyncio.timeout_at(deadline):
             return await bridge.call(work)
-        finally:
-            lease.release()
+    except TimeoutError:
+        raise DeadlineExceeded(
+            "the deadline has passed before the prompts were scored", hint="send fewer at once"
+        ) from None
+    finally:
+        lease.release()

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
+import structlog
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.middleware import Middleware
@@ -39,6 +40,11 @@ from phloem.server.viewer import routes as traces
 from phloem.server.viewer.source import ServerSource
 
 __all__ = ["create_app"]
+
+log = structlog.get_logger("phloem.server")
+
+STOP_S = 15.0
+"""How long runs, searches and the engine may take to end."""
 
 ROUTERS = (
     health.router,
@@ -106,13 +112,19 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state: ServerState = app.state.server
     manager: RunManager = app.state.manager
     state.engine.start()
+    manager.spawn(state.pulse.watch())
     manager.spawn(manager.pin_prefixes())
     manager.spawn(manager.recover(await asyncio.to_thread(manager.runs.unfinished)))
     yield
-    await manager.stop()
-    if state.retriever is not None:
-        await bridge.call(state.retriever.aclose())
-    await state.engine.stop()
+    try:
+        async with asyncio.timeout(STOP_S):
+            await manager.stop()
+            if state.retriever is not None:
+                await bridge.call(state.retriever.aclose())
+            await state.engine.stop()
+    except TimeoutError:
+        # A program holds its loop. What must outlive the process is on disk.
+        log.error("stopped_too_slowly", after_s=STOP_S)
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from phloem.server.http.admission import Gate
 from phloem.server.http.engine import Engine
 from phloem.server.http.keys import Keys
 from phloem.server.http.metrics import Metrics
+from phloem.server.http.pulse import Pulse
 from phloem.server.http.rate import RateLimit
 from phloem.server.settings import Settings
 
@@ -43,6 +44,7 @@ class ServerState:
     metrics: Metrics
     keys: Keys
     rate: RateLimit
+    pulse: Pulse
     aborts: Aborts = field(default_factory=Aborts)
 
     async def check_index(self) -> None:
@@ -80,6 +82,7 @@ def make_state(
         ),
         keys=Keys.from_settings(settings),
         rate=RateLimit(settings.requests_per_minute),
+        pulse=Pulse(settings.engine_stuck_s),
     )
 
 

@@ -19,6 +19,7 @@ from phloem.programs.protocol import (
     StepResult,
     TokenEvent,
     TokenLogprob,
+    Usage,
 )
 from phloem.server.generation.job import Job
 from phloem.server.generation.run import admitted, collect, generate
@@ -33,6 +34,8 @@ from phloem.server.sglang.models import FinishReason, GenerateReply, GenerateReq
 from phloem.server.sglang.scoring import score_prompts
 
 __all__ = ["router"]
+
+_COUNTS = ("prompt_tokens", "cached_tokens")
 
 router = APIRouter(route_class=StrictRoute, tags=["sglang"], responses=ERRORS)
 
@@ -65,10 +68,16 @@ async def _replies(
     arrived = request.state.arrived
     if body.scores_only:
         scoring = score_prompts(state.engine.backend, body, _namespace(state, request, body))
-        return await admitted(state, "generate", scoring, arrived)
+        return await admitted(state, "generate", scoring, arrived, _scoring_usage)
     job = await asyncio.to_thread(_job, state, request, body)
     results = await collect(state, "generate", job, arrived)
     return [_reply(one, body) for one in results.values()]
+
+
+def _scoring_usage(replies: list[GenerateReply]) -> Usage:
+    counts = [reply.meta_info for reply in replies]
+    prompt, reused = (sum(getattr(one, name) for one in counts) for name in _COUNTS)
+    return Usage(prompt=prompt, reused=reused, prefilled=prompt - reused)
 
 
 def _caller(request: Request) -> str:

@@ -240,7 +240,12 @@ async def test_readiness_names_what_is_missing() -> None:
 
     state = make_state(load_settings(), Engine(fail), default_analyser(), _DeadIndex())
     reply = json.loads((await ready(state)).body)
-    assert reply == {"ready": False, "model": "loading", "index": "failed: RetrievalUnavailable"}
+    assert reply == {
+        "ready": False,
+        "model": "loading",
+        "index": "failed: RetrievalUnavailable",
+        "runs": "ok",
+    }
     state.engine.start()
     await state.engine.stop()
     response = await ready(state)

@@ -1,9 +1,10 @@
-"""The server's end: what is under way is told so, and a second signal is heeded."""
+"""The server's end and what holds it up: all that is under way is told; a second signal counts."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+import phloem as ph
 from phloem.grammar.analyser import default_analyser
 from phloem.programs.testing import ScriptedBackend
 from phloem.server.http.engine import Engine
@@ -54,6 +56,40 @@ def test_requests_that_are_cut_off_are_told() -> None:
     for reply in (whole, run):
         assert (reply.status_code, reply.headers["retry-after"]) == (503, "5")
         assert reply.json()["error"]["message"] == "the server is stopping"
+
+
+let_go = threading.Event()
+
+
+@ph.function
+def holding(s: ph.State) -> str:
+    """A program that computes for as long as it is let."""
+    s += "x"
+    let_go.wait(30)
+    return "done"
+
+
+def test_a_program_that_holds_up_all_others_is_told() -> None:
+    """While a program's own code holds the loop of all runs /ready and then /health say so, at
+    once; once it goes on all is well."""
+
+    def wait(path: str, status: int) -> Any:
+        until = time.monotonic() + 20
+        while (reply := server.client.get(path)).status_code != status:
+            assert time.monotonic() < until, reply.text
+            time.sleep(0.02)
+        return reply.json()
+
+    with serving(ScriptedBackend(["x"]), [holding], engine_stuck_s=0.2) as server:
+        run = server.run("holding", background=True).json()["id"]
+        try:
+            assert wait("/health", 503) == {"status": "held up"}
+            assert wait("/ready", 503)["runs"] == "held up"
+        finally:
+            let_go.set()
+        assert wait("/ready", 200)["runs"] == "ok"
+        assert wait("/health", 200) == {"status": "ok"}
+        assert server.settled(run)["value"] == "done"
 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
