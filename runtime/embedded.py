@@ -16,7 +16,7 @@ from typing import Literal
 
 import torch
 
-from phloem.errors import Cancelled
+from phloem.errors import Cancelled, EngineError
 from phloem.grammar.compiler import GrammarCompiler
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import Capabilities, ChatFormat, Segment
@@ -101,6 +101,7 @@ class EmbeddedBackend(TokenBackend[EmbeddedSession]):
         )
         self._lock = threading.Lock()
         self._loaded: _Loaded | None = None
+        self._process = os.getpid()
         self._closed = False
 
     async def start(self) -> None:
@@ -182,7 +183,14 @@ class EmbeddedBackend(TokenBackend[EmbeddedSession]):
             if self._closed:
                 raise Cancelled("the backend is closed", hint="make a new one")
             if self._loaded is None:
-                self._loaded = self._make()
+                self._loaded, self._process = self._make(), os.getpid()
+            if self._process != os.getpid():
+                raise EngineError(
+                    "the engine was loaded before this process was forked, and its threads are "
+                    "not here",
+                    hint='start processes with multiprocessing.get_context("spawn"), or load the '
+                    "model in them alone",
+                )
             return self._loaded
 
     def _make(self) -> _Loaded:

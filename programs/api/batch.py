@@ -1,14 +1,12 @@
 """Many runs of one program, in order, with bounded memory.
 
-What lives here: `run_batch` and its results file. What does not: one run (`start.py`). Rows
+What lives here: `run_batch` and its order. What does not: how a row runs (`rows.py`). Rows
 may come from an iterator of any length: no more than a window of them is in memory. A failure
 stays in its own row.
 """
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import contextlib
 import os
 from collections import deque
@@ -21,8 +19,8 @@ from rich.progress import Progress
 from phloem.errors import BatchFailed, CompileError
 from phloem.programs.api import start
 from phloem.programs.api.results import ResultsFile
+from phloem.programs.api.rows import Inside, Job, Outside, Rows
 from phloem.programs.api.state import ProgramState
-from phloem.programs.executor import hub, loop
 from phloem.programs.executor.frame import current
 
 __all__ = ["BatchOptions", "gather", "run_rows"]
@@ -72,9 +70,6 @@ class BatchOptions:
         return self.num_threads
 
 
-Job = tuple[int, concurrent.futures.Future[ProgramState]]
-
-
 class _Rows:
     """The rows of a batch by their index. `error` is what ended them before their time."""
 
@@ -110,9 +105,9 @@ def run_rows(
 
     An error of the iterator that the rows come from is raised when the rows before it are done.
     """
-    limit = options.at_once()
-    gate = asyncio.Semaphore(limit)
-    jobs: deque[Job] = deque()
+    limit, outer = options.at_once(), current()
+    ways: Rows = Outside(limit) if outer is None else Inside(limit, outer, settings)
+    jobs: deque[tuple[int, Job]] = deque()
     pending = _Rows(rows)
     known = ResultsFile(options.results_file) if options.results_file is not None else None
     with contextlib.ExitStack() as stack:
@@ -121,13 +116,18 @@ def run_rows(
             stack.enter_context(known)
         tick = _ticker(stack, options.progress_bar, pending.total)
         while True:
-            _submit(program, pending, jobs, settings, gate, limit * WINDOW, known)
+            _submit(program, pending, jobs, settings, ways, limit * WINDOW, known)
             if not jobs:
                 break
-            index, job = _next(jobs, options.order)
-            state = _result(job)
+            if options.order == "completed":
+                ready = ways.first([job for _, job in jobs])
+                found = next(item for item in jobs if item[1] is ready)
+                jobs.remove(found)
+            else:
+                found = jobs.popleft()
+            state = ways.result(found[1])
             if known is not None:
-                known.write(index, state)
+                known.write(found[0], state)
             tick()
             yield state
     if pending.error is not None:
@@ -137,9 +137,9 @@ def run_rows(
 def _submit(
     program: start.Startable,
     pending: _Rows,
-    jobs: deque[Job],
+    jobs: deque[tuple[int, Job]],
     settings: Mapping[str, Any],
-    gate: asyncio.Semaphore,
+    ways: Rows,
     window: int,
     known: ResultsFile | None,
 ) -> None:
@@ -148,18 +148,15 @@ def _submit(
         if following is None:
             return
         index, row = following
-        job: concurrent.futures.Future[ProgramState] = concurrent.futures.Future()
-        jobs.append((index, job))
         try:
             args, kwargs = _arguments(row)
         except CompileError as error:
-            job.set_result(start.failed(program, {}, error))
+            jobs.append((index, ways.known(start.failed(program, {}, error))))
             continue
-        done = known.find(index, program, args, {**settings, **kwargs}) if known else None
-        if done is not None:
-            job.set_result(done)
-        else:
-            jobs[-1] = (index, loop.submit(_one(program, args, {**settings, **kwargs}, gate)))
+        told = {**settings, **kwargs}
+        done = known.find(index, program, args, told) if known else None
+        job = ways.begin(program, args, told) if done is None else ways.known(done)
+        jobs.append((index, job))
 
 
 def _arguments(row: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -171,42 +168,6 @@ def _arguments(row: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         f"a row of a batch is a dict of arguments or a tuple of them, not {type(row).__name__}",
         hint="write [{'question': ...}, ...]",
     )
-
-
-async def _one(
-    program: start.Startable,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    gate: asyncio.Semaphore,
-) -> ProgramState:
-    """Run one row; its error stays in its state."""
-    async with gate:
-        try:
-            started = start.prepare(program, args, kwargs)
-        except Exception as error:  # noqa: BLE001 - kept as the row's result
-            return start.failed(program, kwargs, error)
-        started.run.watched = False
-        try:
-            await started.coroutine
-        except Exception:  # noqa: BLE001 - the state holds it
-            return started.state
-        return started.state
-
-
-def _next(jobs: deque[Job], order: str) -> Job:
-    if order == "submitted":
-        return jobs.popleft()
-    waiting = [job for _, job in jobs]
-    done, _ = concurrent.futures.wait(waiting, return_when=concurrent.futures.FIRST_COMPLETED)
-    found = next(item for item in jobs if item[1] in done)
-    jobs.remove(found)
-    return found
-
-
-def _result(job: concurrent.futures.Future[ProgramState]) -> ProgramState:
-    if current() is not None:
-        return hub.wait(asyncio.wrap_future(job))
-    return loop.wait(job)
 
 
 def _ticker(stack: contextlib.ExitStack, wanted: bool, total: int | None) -> Callable[[], None]:

@@ -26,8 +26,9 @@ from phloem.programs.api.stream import EventStream
 from phloem.programs.api.templates import Templates
 from phloem.programs.check import Finding
 from phloem.programs.compiler.build import Compiled, compile_function
-from phloem.programs.executor import loop
-from phloem.programs.executor.frame import Handle, current
+from phloem.programs.compiler.source import written
+from phloem.programs.executor import hub, loop
+from phloem.programs.executor.frame import Handle, asynchronous, current
 from phloem.programs.executor.record import Mode, Record
 from phloem.programs.executor.rewind import Prompt, rewind, reword
 from phloem.programs.graph import StateGraph
@@ -51,7 +52,6 @@ class Program:
         num_api_spec_tokens: int | None = None,
         prompts: Mapping[str, str] | str | Path | None = None,
         name: str | None = None,
-        bound: Mapping[str, Any] | None = None,
         opaque: str | None = None,
     ) -> None:
         if not isinstance(function, types.FunctionType):
@@ -69,7 +69,8 @@ class Program:
         self.name = name or function.__name__
         self.num_api_spec_tokens = num_api_spec_tokens
         self._prompts = prompts
-        self._bound = dict(bound or {})
+        self._bound: dict[str, Any] = {}
+        self._origin: Program | None = None
         self._opaque = opaque
         self._signature = inspect.signature(function)
         self.state_parameter = _state_parameter(self._signature)
@@ -94,11 +95,15 @@ class Program:
     @functools.cached_property
     def templates(self) -> Templates:
         """The prompt templates of a value-style program."""
-        return Templates(self._prompts, Path(self.function.__code__.co_filename).parent)
+        if self._origin is not None:
+            return self._origin.templates
+        return Templates(self._prompts, Path(written(self.function).co_filename).parent)
 
     @functools.cached_property
     def compiled(self) -> Compiled:
         """The graph and its code, compiled when first needed."""
+        if self._origin is not None:
+            return self._origin.compiled
         return compile_function(self.function, self.state_parameter, self.name, opaque=self._opaque)
 
     @property
@@ -126,14 +131,16 @@ class Program:
                     hint=f"it has: {', '.join(self.parameters) or 'none'}",
                 )
             self._refuse_twice(name)
-        return Program(
+        made = Program(
             self.function,
             num_api_spec_tokens=self.num_api_spec_tokens,
             prompts=self._prompts,
             name=self.name,
-            bound={**self._bound, **arguments},
             opaque=self._opaque,
         )
+        made._bound = {**self._bound, **arguments}
+        made._origin = self._origin or self
+        return made
 
     def _refuse_twice(self, name: str) -> None:
         if name in self._bound:
@@ -191,8 +198,9 @@ class Program:
         and trace id attached (`phloem.errors.where_of`). Inside another program it runs on a
         fresh session of the same run.
         """
-        if current() is not None:
-            return start.nested_fresh(self, args, kwargs)
+        outer = current()
+        if outer is not None:
+            return start.nested_fresh(self, outer, args, kwargs)
         started = start.prepare(self, args, kwargs)
         started.run.watched = started.stream
         future = loop.submit(started.coroutine)
@@ -201,7 +209,11 @@ class Program:
         return started.state
 
     async def arun(self, *args: Any, **kwargs: Any) -> ProgramState:
-        """`run` for an event loop of your own."""
+        """`run` for an event loop of your own. Inside an async program, and in tasks that it
+        starts, it runs on a fresh session of the same run, as `run` does."""
+        outer = asynchronous()
+        if outer is not None:
+            return await hub.drive(lambda: start.nested_fresh(self, outer, args, kwargs))
         started = start.prepare(self, args, kwargs)
         started.run.watched = started.stream
         if not started.stream:
@@ -325,20 +337,31 @@ class Program:
         return state.value if self.state_parameter is None else state
 
     def __get__(self, instance: Any, owner: type | None = None) -> Program:
-        """A program that is a method has its `self` bound."""
-        if instance is None or "self" not in self.parameters:
-            return self
-        return self.bind(self=instance)
+        """A program that is a method has its `self` bound, one of a class its `cls`."""
+        first = next(iter(self._signature.parameters), "")
+        if first == "cls":
+            return self.bind(cls=owner)
+        return self if instance is None or first != "self" else self.bind(self=instance)
+
+    def __reduce__(self) -> Any:
+        """Programs are pickled, as functions are, by the name under which they are found."""
+        if self._origin is not None:
+            return _bound, (self._origin, self._bound)
+        return self.function.__qualname__
 
     def __repr__(self) -> str:
         return f"<phloem program {self.name}{self._signature}>"
 
 
+def _bound(origin: Program, arguments: Mapping[str, Any]) -> Program:
+    return origin.bind(**arguments)
+
+
 def _state_parameter(signature: inspect.Signature) -> str | None:
-    """The name of the first parameter (of a method, after `self`) if it is the state: called
-    `s`, or annotated so."""
+    """The name of the first parameter (after `self` or `cls`) if it is the state: called `s`, or
+    annotated so."""
     for index, parameter in enumerate(signature.parameters.values()):
-        if index == 0 and parameter.name == "self":
+        if index == 0 and parameter.name in {"self", "cls"}:
             continue
         annotation = parameter.annotation
         if isinstance(annotation, type) and issubclass(annotation, Handle):
@@ -385,6 +408,8 @@ def function(
     """
 
     def make(inner: Callable[..., Any]) -> Program:
+        if isinstance(inner, staticmethod | classmethod):
+            inner = inner.__func__
         if not isinstance(inner, types.FunctionType):
             raise CompileError(
                 f"@function takes a Python function, not {type(inner).__name__}",

@@ -16,6 +16,7 @@ from phloem.programs.api.state import ProgramState
 from phloem.programs.api.templates import Templates
 from phloem.programs.check import Finding
 from phloem.programs.compiler.build import Compiled
+from phloem.programs.compiler.source import written
 from phloem.programs.effects import Expression
 from phloem.programs.executor.branch import Branch
 from phloem.programs.executor.driver import drive_run
@@ -30,6 +31,7 @@ from phloem.programs.sampling import RUN_OPTIONS, clean
 
 __all__ = [
     "APART",
+    "SETTINGS",
     "Startable",
     "Started",
     "check",
@@ -42,8 +44,9 @@ __all__ = [
 ]
 
 MAX_DEPTH = 64
-_SETTINGS = {item.name for item in fields(Settings)} - {"sampling", "samples"}
-APART = _SETTINGS - {"seed"}
+SETTINGS = frozenset(item.name for item in fields(Settings)) - {"sampling", "samples"}
+"""What a whole run is told, and no program inside it."""
+APART = SETTINGS - {"seed"}
 """Settings of a run that are not the program's words: how, where and with what it runs."""
 _IGNORED = {"use_thread"}
 
@@ -106,7 +109,7 @@ def split(
     for name, value in kwargs.items():
         if name in program.parameters:
             own[name] = value
-        elif name in _SETTINGS:
+        elif name in SETTINGS:
             settings[name] = value
         elif name in RUN_OPTIONS:
             sampling[name] = value
@@ -117,7 +120,7 @@ def split(
                 raise CompileError(
                     f"{program.name}() has no argument {name!r}",
                     hint=f"its parameters: {', '.join(program.parameters) or 'none'}; "
-                    f"settings: {', '.join(sorted(_SETTINGS))}, stream, and sampling arguments",
+                    f"settings: {', '.join(sorted(SETTINGS))}, stream, and sampling arguments",
                 )
             own[name] = value
     return own, sampling, settings, stream
@@ -229,7 +232,7 @@ def _frame(
         args={name: bound.arguments[name] for name in program.parameters},
         bound=bound,
         templates=program.templates if program.state_parameter is None else None,
-        file=program.function.__code__.co_filename,
+        file=written(program.function).co_filename,
         depth=depth,
     )
 
@@ -245,11 +248,13 @@ def nested_shared(
 
 
 def nested_fresh(
-    program: Startable, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    program: Startable,
+    outer: Frame,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    branch: Branch | None = None,
 ) -> ProgramState:
     """Run a program inside another on a session of its own, and return its state."""
-    outer = current()
-    assert outer is not None
     own, sampling, settings, _ = split(program, kwargs)
     if "n" in sampling:
         settings["n"] = sampling.pop("n")
@@ -258,7 +263,7 @@ def nested_fresh(
             f"{next(iter(settings))}= can't be set for a program inside another",
             hint="set it on the outer run",
         )
-    state = ProgramState(outer.branch.fresh())
+    state = ProgramState(branch if branch is not None else outer.branch.fresh())
     state._branch.sampling = {**outer.run.settings.sampling, **clean(sampling)}
     state._value = _nested(program, outer, state, args, own)
     return state

@@ -10,6 +10,7 @@ import functools
 import inspect
 import json
 import time
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, overload
@@ -49,6 +50,25 @@ class Tool:
         self.timeout = timeout
         self.retries = retries
         self.idempotent = idempotent
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Tool:
+        """A tool that is a method has its `self` bound."""
+        if (
+            instance is None
+            or next(iter(inspect.signature(self.function).parameters), "") != "self"
+        ):
+            return self
+        return Tool(
+            types.MethodType(self.function, instance),
+            name=self.name,
+            timeout=self.timeout,
+            retries=self.retries,
+            idempotent=self.idempotent,
+        )
+
+    def __reduce__(self) -> str:
+        """Tools are pickled, as functions are, by the name under which they are found."""
+        return self.function.__qualname__
 
     @property
     def description(self) -> str:

@@ -23,7 +23,7 @@ from phloem.programs.compiler.drafts import TEMPS, Draft, place
 from phloem.programs.compiler.factory import is_async, make_factory
 from phloem.programs.compiler.lower import Lowering
 from phloem.programs.compiler.scope import loaded, stored
-from phloem.programs.compiler.source import FunctionSource, NoSource, read_source
+from phloem.programs.compiler.source import FunctionSource, NoSource, read_source, written
 from phloem.programs.graph import StateGraph
 
 __all__ = ["Compiled", "Op", "compile_function"]
@@ -137,8 +137,8 @@ def _refuse(source: FunctionSource) -> None:
 
 
 def _opaque(function: types.FunctionType, name: str, reason: str) -> Compiled:
-    line = function.__code__.co_firstlineno
-    file = function.__code__.co_filename
+    line = written(function).co_firstlineno
+    file = written(function).co_filename
     node = n.Python(id="python", file=file, line=line, source=f"{name}(...)", opaque=reason)
     graph = StateGraph(
         program=name,

@@ -283,6 +283,15 @@ def _slots(node: ast.expr) -> list[Slot]:
                 slots.append((key, _item(node.keys, index)))
             slots.append((node.values[index], _item(node.values, index)))
         return slots
+    if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        # The rest is a scope of its own, evaluated once an item.
+        first = node.generators[0]
+        return [(first.iter, _attribute(first, "iter"))]
+    if isinstance(node, ast.Lambda):
+        given = node.args
+        plain: list[Slot] = [(d, _item(given.defaults, i)) for i, d in enumerate(given.defaults)]
+        named = [(d, _item(given.kw_defaults, i)) for i, d in enumerate(given.kw_defaults) if d]
+        return plain + named
     if isinstance(node, ast.Call):
         # A method's owner is evaluated first, but the method is looked up on it there and then.
         keywords: list[Slot] = [(k.value, _attribute(k, "value")) for k in node.keywords]

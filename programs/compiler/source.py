@@ -16,7 +16,7 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["FunctionSource", "NoSource", "read_source"]
+__all__ = ["FunctionSource", "NoSource", "read_source", "written"]
 
 
 class NoSource(Exception):
@@ -74,12 +74,22 @@ def _lazy(owner: Any, name: str) -> Any:
     return getattr(owner, name, None) if isinstance(owner, types.ModuleType) else None
 
 
+def written(function: types.FunctionType) -> types.CodeType:
+    """The code that the user wrote: of the function that decorators have wrapped, if any."""
+    code: types.CodeType = inspect.unwrap(function).__code__
+    return code
+
+
 def read_source(function: types.FunctionType) -> FunctionSource:
     """The ast of `function`, found by name and first line in its file.
 
     Raises `NoSource` if there is none, or if it is not the source of the code that runs.
     """
     code = function.__code__
+    if written(function) is not code:
+        raise NoSource("a decorator stands around it")
+    if code.co_name == "<lambda>":
+        raise NoSource("it is a lambda")
     file = code.co_filename
     linecache.checkcache(file)
     lines = linecache.getlines(file, function.__globals__)
@@ -98,23 +108,29 @@ def read_source(function: types.FunctionType) -> FunctionSource:
         ):
             # Test runners rewrite assertions, so code with some can't be compared.
             asserts = any(isinstance(item, ast.Assert) for item in ast.walk(node))
-            if not asserts and code.co_code not in codes[code.co_firstlineno]:
+            if not asserts and _said(code) not in codes[code.co_firstlineno]:
                 break
             return FunctionSource(function, node, file)
     raise changed
 
 
 @functools.lru_cache(maxsize=32)
-def _parsed(text: str, file: str) -> tuple[ast.Module, dict[int, set[bytes]]]:
-    """A module's ast, and the byte codes of its functions by first line."""
+def _parsed(text: str, file: str) -> tuple[ast.Module, dict[int, set[str]]]:
+    """A module's ast, and what its functions say by first line."""
     module = ast.parse(text, file)
-    codes: dict[int, set[bytes]] = {}
+    codes: dict[int, set[str]] = {}
     todo = [compile(module, file, "exec", dont_inherit=True)]
     while todo:
         code = todo.pop()
-        codes.setdefault(code.co_firstlineno, set()).add(code.co_code)
+        codes.setdefault(code.co_firstlineno, set()).add(_said(code))
         todo += [item for item in code.co_consts if isinstance(item, types.CodeType)]
     return module, codes
+
+
+def _said(code: types.CodeType) -> str:
+    """A function's instructions with the constants and names in them, nested functions included."""
+    parts = [_said(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    return repr((code.co_code, code.co_names, code.co_varnames, parts))
 
 
 def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

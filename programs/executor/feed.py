@@ -8,10 +8,13 @@ one that will never come, because the end of the run wakes everybody.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from phloem.programs.events import Event
+from phloem.programs.executor.loop import wait_until
 
 __all__ = ["Feed"]
 
@@ -60,20 +63,23 @@ class Feed:
     def wait_for(self, ready: Callable[[], bool]) -> None:
         """Block until `ready()` or the end of the run, whichever is first."""
         with self._changed:
-            self._changed.wait_for(lambda: self._done or ready())
+            wait_until(self._changed, lambda: self._done or ready())
 
     def __iter__(self) -> Iterator[Event]:
         """Every event from the first, blocking until each comes; ends with the run."""
         position = 0
         while True:
             with self._changed:
-                while position >= len(self._events) and not self._done:
-                    self._changed.wait()
+                wait_until(self._changed, functools.partial(self._beyond, position))
                 if position >= len(self._events):
                     return
                 event = self._events[position]
             position += 1
             yield event
+
+    def _beyond(self, position: int) -> bool:
+        """Whether a reader at `position` has nothing to wait for."""
+        return position < len(self._events) or self._done
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """The same for an event loop, which is never blocked."""
@@ -82,7 +88,7 @@ class Feed:
 
         def waker() -> None:
             # A reader whose loop is gone can't be woken, and need not be.
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(news.set)
 
         with self._changed:

@@ -12,7 +12,6 @@ import os
 import sys
 import types
 from collections.abc import Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -109,18 +108,16 @@ class Handle:
         self._branch = branch
 
 
-_current: ContextVar[Frame | None] = ContextVar("phloem_frame", default=None)
-
-
 def current() -> Frame | None:
     """The innermost program that is running here, or None."""
-    return _current.get() if hub.in_greenlet() else None
+    frame: Frame | None = hub.active.get()
+    return frame if hub.in_greenlet() else None
 
 
 def asynchronous() -> Frame | None:
     """The program that started the task that this runs in, if it is such a task: there nothing
     may wait but `await`."""
-    frame = _current.get()
+    frame: Frame | None = hub.active.get()
     return frame if frame is not None and loop.on_loop_thread() else None
 
 
@@ -130,7 +127,7 @@ def value_frame() -> Frame | None:
     Raises `ProgramError` in a task or thread that such a program started: a step there would
     have nowhere to wait.
     """
-    frame = _current.get()
+    frame: Frame | None = hub.active.get()
     if frame is None or frame.style != "value":
         return None
     if not hub.in_greenlet():
@@ -143,9 +140,9 @@ def value_frame() -> Frame | None:
 
 def enter(frame: Frame) -> Any:
     """Make `frame` the current one; give the result to `leave`."""
-    return _current.set(frame)
+    return hub.active.set(frame)
 
 
 def leave(token: Any) -> None:
     """Go back to the frame before."""
-    _current.reset(token)
+    hub.active.reset(token)

@@ -19,9 +19,22 @@ from greenlet import getcurrent, greenlet
 
 from phloem.errors import ProgramError, where_of
 
-__all__ = ["contained", "drive", "in_greenlet", "run_coroutine", "wait"]
+__all__ = ["active", "apart", "contained", "drive", "in_greenlet", "run_coroutine", "wait"]
 
 T = TypeVar("T")
+
+active: contextvars.ContextVar[Any] = contextvars.ContextVar("phloem_frame", default=None)
+"""The activation of the innermost program (a `frame.Frame`)."""
+
+
+async def apart(work: Callable[[], Awaitable[T]]) -> T:
+    """Await what is no part of the program that asks for it: a tool, a search. Programs that it
+    runs are runs of their own, since a replay will not come by there."""
+    token = active.set(None)
+    try:
+        return await work()
+    finally:
+        active.reset(token)
 
 
 class _Driven(greenlet):  # type: ignore[misc] # greenlet ships no types

@@ -10,16 +10,20 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from phloem.errors import ProgramError
+from phloem.programs.executor import deadlock
 
-__all__ = ["call", "loop", "on_loop_thread", "submit", "wait"]
+__all__ = ["call", "loop", "on_loop_thread", "submit", "wait", "wait_until"]
 
 T = TypeVar("T")
+PATIENCE_S = 0.5
+"""How often a thread that waits looks whether it can wait for ever."""
 STOP_S = 2.0
 """How long a process that ends waits for its runs to be cancelled."""
 
@@ -87,7 +91,7 @@ def call(coroutine: Coroutine[Any, Any, T]) -> T:
 def wait(future: concurrent.futures.Future[T]) -> T:
     """Wait for what `submit` returned; an interrupt cancels it.
 
-    Raises `ProgramError` on the loop's own thread.
+    Raises `ProgramError` on the loop's own thread, and on one that a program waits for.
     """
     if on_loop_thread():
         future.cancel()
@@ -96,7 +100,17 @@ def wait(future: concurrent.futures.Future[T]) -> T:
             hint="in async tools and callbacks use the async form (arun)",
         )
     try:
+        while not future.done():
+            with contextlib.suppress(TimeoutError):
+                future.exception(PATIENCE_S)
+            deadlock.refuse(_state["thread"], future.done)
         return future.result()
     except BaseException:
         future.cancel()
         raise
+
+
+def wait_until(changed: threading.Condition, ready: Callable[[], bool]) -> None:
+    """Wait on a condition, whose lock is held, until `ready()`. Raises `ProgramError` as `wait`."""
+    while not changed.wait_for(ready, PATIENCE_S):
+        deadlock.refuse(_state["thread"], ready)

@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
+import os
 import time
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,12 @@ from phloem.retrieval.base import Hits, Query
 __all__ = ["call_tool", "search", "start_search"]
 
 TOOL_THREADS = 8
-_pool = ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="phloem-tool")
+_pools: list[ThreadPoolExecutor] = []
+"""The threads of tools; those of programs that run inside a tool have others (the second pool, and
+so on), so that no tool waits for a thread that waits for it."""
+_depth: contextvars.ContextVar[int] = contextvars.ContextVar("phloem_tool_depth", default=0)
+# A forked process has none of its parent's threads.
+os.register_at_fork(after_in_child=_pools.clear)
 
 
 async def search(
@@ -74,7 +80,7 @@ async def start_search(run: Run, effect: Search) -> Hits:
     """Ask the retriever, with the effect's limits."""
     retriever = await run.retriever()
     query = Query(effect.query, timeout=effect.timeout, **effect.options)
-    work = attempts(lambda: retriever.search(query), effect.retries)
+    work = attempts(lambda: hub.apart(lambda: retriever.search(query)), effect.retries)
     hits = await limited(work, effect.timeout, f"the retrieval {effect.query!r}")
     if not isinstance(hits, Hits):
         raise RetrievalError(
@@ -122,9 +128,13 @@ async def call_tool(branch: Branch, effect: CallTool, site: Site) -> Any:
 
 async def _call(effect: CallTool) -> Any:
     if inspect.iscoroutinefunction(effect.function):
-        return await effect.function(*effect.args, **effect.kwargs)
+        return await hub.apart(lambda: effect.function(*effect.args, **effect.kwargs))
+    depth = _depth.get()
+    while len(_pools) <= depth:
+        _pools.append(ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="phloem-tool"))
     context = contextvars.copy_context()
+    context.run(_depth.set, depth + 1)
     call = functools.partial(effect.function, *effect.args, **effect.kwargs)
     return await asyncio.get_running_loop().run_in_executor(
-        _pool, lambda: context.run(hub.contained, call)
+        _pools[depth], lambda: context.run(hub.contained, call)
     )

@@ -165,13 +165,33 @@ def test_five_hundred_runs_share_a_few_threads() -> None:
 
 
 def test_batch_inside_a_program() -> None:
-    """A program can run a batch of another and read the results."""
+    """A program can run a batch of another: on its own engine, and as part of its record."""
 
     @ph.function
     def outer(s):
-        return [state.value for state in program.run_batch([{"n": 1}, {"n": 2}], backend=engine())]
+        rows = [{"n": 1}, {"n": 13}, {"n": 2}, {"wrong": 0}]
+        states = program.run_batch(rows, order="completed")
+        s += ph.gen("after")
+        later = [state.value for state in program.run_batch([(4,)], generator_style=True)]
+        errors = sorted(type(state.error()).__name__ for state in states if state.error())
+        return sorted(state.value for state in states if not state.error()), errors, later
 
-    assert outer.run(backend=engine()).value == [2, 4]
+    backend = engine()
+    state = outer.run(backend=backend, record=True)
+    assert state.value == ([2, 4], ["CompileError", "ValueError"], [8])
+    assert (len(backend.prompts()), backend.open_sessions) == (5, 0)
+    assert outer.replay(state.record()).value == state.value
+
+
+def test_a_batch_inside_a_program_has_no_settings_of_its_own() -> None:
+    """What only a whole run can be told is refused, as for a single program."""
+
+    @ph.function
+    def outer(s):
+        return program.run_batch([{"n": 1}], seed=1)
+
+    with pytest.raises(ph.errors.CompileError, match="seed= can't be set for a batch inside"):
+        outer.run(backend=engine())
 
 
 def test_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:

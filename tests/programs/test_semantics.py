@@ -45,6 +45,18 @@ CASES = {
             return [ph.gen("a") if i % 2 else ph.gen("b") for i in range(1)], (
                 ph.gen("c") if len(v) > 1 else ph.gen("d"))
         """,
+    "comprehensions over a step": """
+        def program(v, log):
+            xs = [ph.gen("a", v=x) for x in ph.gen("b") if x > "/"]
+            y = {ph.gen("c"): ph.gen("d") for x in [ph.gen("a"), 2]}
+            return xs, y, list(ph.gen("b", v=x) for x in (ph.gen("a"), v))
+        """,
+    "lambdas whose defaults are steps": """
+        def program(v, log):
+            f = lambda x=ph.gen("a"), *, y=ph.gen("b"): ph.gen("c") + x + y
+            log.append("made")
+            return f(), f("x") + ph.gen("d")
+        """,
     "chained comparison evaluates the middle once": """
         def program(v, log):
             return "" < ph.gen("a") < ph.gen("b") < "z", "z" < ph.gen("c") < ph.gen("d")
