@@ -141,7 +141,7 @@ def forward_batch(state: EngineState, entries: list[Entry]) -> ForwardBatch:
     fields = (tokens, positions, slots, logit_rows, pages)
     # One copy to the device.
     packed = torch.frombuffer(sum(fields, array("q")), dtype=torch.int64).to(state.decoder.device)
-    parts = torch.split(packed, [len(field) for field in fields])
+    parts = packed.split_with_sizes([len(field) for field in fields])
     return ForwardBatch(
         tokens=parts[0],
         positions=parts[1],

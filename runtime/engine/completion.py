@@ -39,7 +39,8 @@ def complete(state: EngineState, plan: Plan, logits: torch.Tensor) -> None:
             _guard(state, entry.job, _score, state, entry, logits[at - wanted : at])
         elif not entry.seq.pending and isinstance(entry.job, Generation) and wanted:
             ends.append((entry.job, at - 1 - guesses))
-    known = logits[:, : state.vocabulary.size]
+    wider = state.decoder.vocab_size > state.vocabulary.size
+    known = logits[:, : state.vocabulary.size] if wider else logits
     rows = _Rows(logits, known, Likeliest(known))
     _heal(state, rows, ends)
     _draw(state, rows, ends)

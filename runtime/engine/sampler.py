@@ -14,6 +14,7 @@ tokens, then the token in the block. A row of a large vocabulary is read few tim
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
@@ -109,9 +110,8 @@ def _best(logits: torch.Tensor) -> list[int]:
     """The likeliest token of each row; of equals the first."""
     if logits.device.type == "cpu":  # numpy's search is several times faster than torch's
         rows = logits.numpy()
-        best = rows.argmax(axis=-1)  # a NaN, if there is one
-        found = np.where(np.isnan(rows[np.arange(len(rows)), best]), NO_TOKEN, best)
-        return [int(token) for token in found]
+        best = enumerate(rows.argmax(axis=-1).tolist())  # a NaN, if there is one
+        return [NO_TOKEN if math.isnan(rows.item(row, token)) else token for row, token in best]
     most, places = logits.max(dim=-1)
     return [int(token) for token in torch.where(most.isnan(), NO_TOKEN, places).tolist()]
 

@@ -37,7 +37,7 @@ def step(state: EngineState) -> None:
 
 def _run(state: EngineState, work: Plan) -> bool:
     """One forward pass and what it leads to. False: there was no memory for it."""
-    rows = work.batch.tokens.shape[0]
+    rows = work.batch.query_starts[-1]
     prompts = any(entry.job.prefilling for entry in work.entries)
     began = time.perf_counter()
     try:

@@ -67,6 +67,8 @@ class NativeDecoder:
         instruction_set: str | None = None,
     ) -> None:
         self.config = config
+        self.device = torch.device("cpu")
+        """Where weights and KV live."""
         self.instruction_set = _instruction_set(library, instruction_set)
         self._library = library
         self._model = PackedModel(library, config, tensors)
@@ -95,11 +97,6 @@ class NativeDecoder:
     def max_positions(self) -> int:
         """Longest sequence, in tokens."""
         return self.config.max_positions
-
-    @property
-    def device(self) -> torch.device:
-        """Where weights and KV live."""
-        return torch.device("cpu")
 
     @property
     def dtype(self) -> torch.dtype:
