@@ -18,7 +18,7 @@ from typing import Any
 from phloem import errors as e
 from phloem.errors import PhloemError, where_of
 
-__all__ = ["code_of", "error_object", "outcome_of", "status_of"]
+__all__ = ["code_of", "error_object", "outcome_of", "status_of", "status_of_code"]
 
 STATUS: dict[type[BaseException], int] = {
     e.ConfigError: 400,
@@ -78,13 +78,21 @@ def status_of(error: BaseException) -> int:
     return 422 if where_of(error) is not None else 500
 
 
+def status_of_code(code: str | None) -> int:
+    """The HTTP status of an error whose object is all that is left."""
+    if code == "internal":
+        return 500
+    return next((s for cls, s in STATUS.items() if code_of(cls.__name__) == code), 422)
+
+
 def outcome_of(error: BaseException) -> str:
     """How metrics count an error: "abort", "timeout", "rejected" or "error"."""
     if isinstance(error, e.Cancelled):
         return "abort"
     if isinstance(error, e.DeadlineExceeded):
         return "timeout"
-    if isinstance(error, e.Overloaded | e.PromptTooLong | e.ConstraintError | e.Unsupported):
+    refusals = e.Overloaded | e.PromptTooLong | e.ConstraintError | e.Unsupported | e.ConfigError
+    if isinstance(error, refusals):
         return "rejected"
     return "error"
 

@@ -11,20 +11,20 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import structlog
 
-from phloem.errors import DeadlineExceeded
+from phloem.errors import DeadlineExceeded, PhloemError
 from phloem.programs.protocol import StepResult, Usage
 from phloem.server.error_map import outcome_of
 from phloem.server.generation.job import Item, Job, candidates, coalesced, spelled
 from phloem.server.http import bridge
 from phloem.server.http.state import ServerState
 
-__all__ = ["Account", "admitted", "collect", "generate", "placed", "total_usage"]
+__all__ = ["Account", "admitted", "collect", "generate", "placed", "preparing", "total_usage"]
 
 log = structlog.get_logger("phloem.server")
 
@@ -132,6 +132,16 @@ async def admitted(
         outcome = await placed(state, work, arrived)
         account.use(usage(outcome))
         return outcome
+
+
+@contextlib.contextmanager
+def preparing(state: ServerState, kind: str, arrived: float) -> Iterator[None]:
+    """Count a request that is refused before any work."""
+    try:
+        yield
+    except PhloemError:
+        state.metrics.count(kind, "rejected", Usage(), time.monotonic() - arrived)
+        raise
 
 
 async def placed(state: ServerState, work: Coroutine[Any, Any, T], arrived: float) -> T:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
 
 import structlog
 
@@ -23,7 +26,11 @@ __all__ = ["Engine"]
 
 log = structlog.get_logger("phloem.server")
 
+T = TypeVar("T")
+
 _POLL_S = 0.05
+GIVE_UP_S = 3.0
+"""How long a server that stops waits for a model that loads in its own process."""
 _RETRY_S = 2.0
 """Between attempts to reach an engine elsewhere that is not there yet."""
 
@@ -82,7 +89,7 @@ class Engine:
     async def _load(self) -> None:
         while True:
             try:
-                self._backend = await asyncio.to_thread(self._loads)
+                self._backend = await _on_thread(self._loads)
                 self.error = None
                 return
             except PhloemError as error:
@@ -112,9 +119,36 @@ class Engine:
     async def stop(self) -> None:
         """Give the backend up, loaded or not; running steps end with `Cancelled`."""
         self._stopping.set()
+        closing = asyncio.ensure_future(self._close())
+        done, _ = await asyncio.wait({closing}, timeout=None if self.loaded else GIVE_UP_S)
+        if done:
+            closing.result()
+        else:
+            # A load in this process can't be interrupted; its thread ends with the process.
+            log.warning("load_given_up", after_s=GIVE_UP_S)
+            closing.cancel()
+
+    async def _close(self) -> None:
         closed = self._made
         if closed is not None:
             await bridge.call(closed.aclose())
         await self.wait()
         if self._made is not None and self._made is not closed:
             await bridge.call(self._made.aclose())
+
+
+async def _on_thread(work: Callable[[], T]) -> T:
+    """As `asyncio.to_thread`, on a thread that the process does not wait for when it ends."""
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - raised again by whoever awaits it
+            done.set_exception(error)
+        else:
+            done.set_result(result)
+
+    threading.Thread(target=run, name="phloem-load", daemon=True).start()
+    return await asyncio.wrap_future(done)

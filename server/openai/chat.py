@@ -19,7 +19,7 @@ from phloem.errors import ConfigError
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import Backend, StepResult, Text, TokenEvent
 from phloem.server.generation.job import Job
-from phloem.server.generation.run import collect, generate
+from phloem.server.generation.run import collect, generate, preparing
 from phloem.server.http.body import StrictRoute
 from phloem.server.http.disconnect import while_connected
 from phloem.server.http.replies import ERRORS
@@ -72,12 +72,13 @@ async def chat_completions(
     if program is not None:
         return await program_chat(manager.catalog.get(program, "model"), body, request, manager)
     check_model(state, body.model)
-    constraint = None
-    if constrains(body):
-        # A large schema takes a while to check: not on the loop that serves everybody.
-        allowed = backend.capabilities.constraints
-        constraint = await asyncio.to_thread(reply_constraint, state.analyser, body, allowed)
-    job = _job(state, backend, request, body, constraint)
+    with preparing(state, "chat", request.state.arrived):
+        constraint = None
+        if constrains(body):
+            # A large schema takes a while to check: not on the loop that serves everybody.
+            allowed = backend.capabilities.constraints
+            constraint = await asyncio.to_thread(reply_constraint, state.analyser, body, allowed)
+        job = _job(state, backend, request, body, constraint)
     if body.stream:
         return EventStream(_events(state, request, body, job), state.settings, error_events)
     started = int(time.time())

@@ -19,7 +19,7 @@ from phloem.errors import ConfigError, ConstraintError
 from phloem.programs.protocol import StepResult, Usage
 from phloem.server.generation.echo import Echo, tell_back
 from phloem.server.generation.job import Item, Job
-from phloem.server.generation.run import admitted, generate, placed
+from phloem.server.generation.run import admitted, generate, placed, preparing
 from phloem.server.http.body import StrictRoute
 from phloem.server.http.disconnect import while_connected
 from phloem.server.http.replies import ERRORS
@@ -59,7 +59,8 @@ async def completions(body: CompletionRequest, request: Request, state: State) -
     """Go on from one or more prompts, as OpenAI's endpoint of this name does."""
     backend = state.engine.backend
     check_model(state, body.model)
-    job = await asyncio.to_thread(_job, state, request, body)
+    with preparing(state, "completion", request.state.arrived):
+        job = await asyncio.to_thread(_job, state, request, body)
     if body.stream:
         return EventStream(_events(state, request, body, job), state.settings, error_events)
     started = int(time.time())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import time
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -20,10 +19,11 @@ from starlette.requests import Request
 from phloem.errors import ConfigError
 from phloem.programs.protocol import Usage
 from phloem.retrieval.embed.known import DEFAULT, embedder_named
+from phloem.server.generation.run import Account
 from phloem.server.http.body import StrictRoute
 from phloem.server.http.disconnect import while_connected
 from phloem.server.http.replies import ERRORS, RequestError
-from phloem.server.http.state import ServerState, State
+from phloem.server.http.state import State
 from phloem.server.openai.fields import Count
 
 __all__ = ["router"]
@@ -82,13 +82,14 @@ async def embeddings(body: EmbeddingRequest, request: Request, state: State) -> 
             404, f"there is no embedding model {body.model[:100]!r} here", code="model_not_found",
             param="model", hint=f"this server has {DEFAULT!r}",
         )  # fmt: skip
-    lease = await state.gate.enter(state.settings.request_timeout_s)
-    try:
-        vectors = await while_connected(request, _embed(body, texts))
-    finally:
-        lease.release()
-    tokens = sum(map(state.engine.backend.count, texts))
-    _count(state, tokens, request.state.arrived)
+    with Account(state, "embedding", request.state.arrived) as account:
+        lease = await state.gate.enter(state.settings.request_timeout_s)
+        try:
+            vectors = await while_connected(request, _embed(body, texts))
+        finally:
+            lease.release()
+        tokens = sum(map(state.engine.backend.count, texts))
+        account.use(Usage(prompt=tokens, prefilled=tokens))
     as_text = body.encoding_format == "base64"
     return EmbeddingReply(
         data=[
@@ -109,8 +110,3 @@ async def _embed(body: EmbeddingRequest, texts: list[str]) -> Any:
 
 def _base64(row: Any) -> str:
     return base64.b64encode(np.asarray(row, dtype="<f4").tobytes()).decode()
-
-
-def _count(state: ServerState, tokens: int, arrived: float) -> None:
-    usage = Usage(prompt=tokens, prefilled=tokens)
-    state.metrics.count("embedding", "stop", usage, time.monotonic() - arrived)

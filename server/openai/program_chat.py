@@ -77,7 +77,7 @@ async def program_chat(
     try:
         await while_connected(request, live.ended())
     except Cancelled:
-        live.cancel("client")
+        live.cancel("reader")
         raise
     return _reply(live, body, final)
 
@@ -157,7 +157,7 @@ async def _events(
                 said += piece
                 yield chunks.text(0, piece)
     finally:
-        live.cancel("client")
+        live.cancel("reader")
     if live.error is not None:
         raise live.error
     if not said:

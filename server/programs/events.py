@@ -56,4 +56,4 @@ async def _events(live: LiveRun, start: int, owned: bool) -> AsyncGenerator[byte
                 yield event(data, name=name, id=f"{attempt}-{number}")
     finally:
         if owned:
-            live.cancel("client")
+            live.cancel("reader")

@@ -30,7 +30,7 @@ class LiveRun:
         self.over = False
         self.error: BaseException | None = None
         self.cancelled_by: str | None = None
-        """Who ended it early: "client" or "server"."""
+        """Who ended it early: "client", by asking; "reader", by going away; or "server"."""
         self.streamed = False
         """Whether its owner reads the events as they come, and takes none back."""
         self._news = asyncio.Event()

@@ -416,11 +416,15 @@ class RunManager:
 
 def cancelled(live: LiveRun) -> PhloemError:
     """The error of a run that was ended early."""
-    from_server = live.cancelled_by == "server"
-    return Cancelled(
-        "the server is stopping" if from_server else "the run was cancelled",
-        hint="resume it when the server is back" if from_server else None,
-    )
+    if live.cancelled_by == "server":
+        return Cancelled("the server is stopping", hint="resume it when the server is back")
+    if live.cancelled_by == "reader":
+        return Cancelled(
+            "the client went away",
+            hint="resume it, or send its request again with the same Idempotency-Key",
+            reader_gone=True,
+        )
+    return Cancelled("the run was cancelled")
 
 
 async def _release_after(live: LiveRun, places: asyncio.Semaphore) -> None:
@@ -436,7 +440,7 @@ def _effects(started: Started) -> int:
 def _status(live: LiveRun, error: BaseException | None) -> Any:
     if error is None:
         return "succeeded"
-    return {"client": "cancelled", "server": "interrupted", None: "failed"}[live.cancelled_by]
+    return {"server": "interrupted", None: "failed"}.get(live.cancelled_by, "cancelled")
 
 
 def _result(started: Started) -> dict[str, Any]:

@@ -64,8 +64,10 @@ async def list_runs(
 @router.get("/v1/runs/{run_id}")
 async def get_run(row: ThisRun, manager: Manager) -> RunDetail:
     """A run with its record, effect by effect."""
+    # Before its effects are read: what is shown as over has them all.
+    reply = row.reply()
     effects = await asyncio.to_thread(read_effects, manager.runs.store, row.id)
-    return RunDetail(**row.reply().model_dump(), steps=[_step(effect) for effect in effects])
+    return RunDetail(**reply.model_dump(), steps=[_step(effect) for effect in effects])
 
 
 def _step(effect: StoredEffect) -> StepReply:

@@ -17,8 +17,9 @@ from fastapi import APIRouter, Header
 from starlette.requests import Request
 from starlette.responses import Response
 
-from phloem.errors import Cancelled, JournalError
+from phloem.errors import Cancelled, EngineRestarted, JournalError, Overloaded
 from phloem.programs.executor.record import digest
+from phloem.server.error_map import code_of, status_of_code
 from phloem.server.http.body import StrictRoute
 from phloem.server.http.disconnect import while_connected
 from phloem.server.http.replies import ERRORS, RequestError, error_reply, json_reply
@@ -36,6 +37,9 @@ __all__ = ["RUN_REPLIES", "answer", "new_row", "router"]
 router = APIRouter(tags=["programs"], responses=ERRORS, route_class=StrictRoute)
 
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
+
+_PASSING = frozenset({code_of(Overloaded.__name__), code_of(EngineRestarted.__name__)})
+"""Errors that say nothing of the run."""
 
 RUN_REPLIES: dict[int | str, dict[str, Any]] = {
     200: {
@@ -105,7 +109,7 @@ async def answer(
     try:
         await while_connected(request, live.ended())
     except Cancelled:
-        live.cancel("client")
+        live.cancel("reader")
         raise
     if live.error is not None:
         reply = error_reply(live.error)
@@ -127,11 +131,20 @@ async def _again(
             hint="send a new key with another request",
         )
     live = manager.live.get(known.id)
+    if live is None and _may_go_on(known):
+        live = await manager.resume(known)
     if live is not None:
         return await answer(live, request, manager, stream=body.stream, background=body.background)
     if body.stream:
         return event_stream(await manager.told(known), manager, 0, owned=False)
     headers = {"x-run-id": known.id}
     if known.error is not None and not body.background:
-        return json_reply(422, {"error": known.error}, headers)
+        return json_reply(status_of_code(known.error.get("code")), {"error": known.error}, headers)
     return json_reply(202 if body.background else 200, known.reply().model_dump(), headers)
+
+
+def _may_go_on(known: RunRow) -> bool:
+    """Whether what ended the run was not its own: who sends its request again means it to go on."""
+    error = known.error or {}
+    gone = known.status == "cancelled" and "reader_gone" in error.get("details", {})
+    return gone or known.status == "interrupted" or error.get("code") in _PASSING

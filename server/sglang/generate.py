@@ -22,7 +22,7 @@ from phloem.programs.protocol import (
     Usage,
 )
 from phloem.server.generation.job import Job
-from phloem.server.generation.run import admitted, collect, generate
+from phloem.server.generation.run import admitted, collect, generate, preparing
 from phloem.server.http.aborts import Aborted
 from phloem.server.http.body import StrictRoute
 from phloem.server.http.disconnect import while_connected
@@ -48,7 +48,7 @@ router = APIRouter(route_class=StrictRoute, tags=["sglang"], responses=ERRORS)
 async def generate_endpoint(body: GenerateRequest, request: Request, state: State) -> Response:
     """Go on from a text, as SGLang's endpoint of this name does."""
     if body.stream and not body.scores_only:
-        job = await asyncio.to_thread(_job, state, request, body)
+        job = await _prepared(state, request, body)
         return EventStream(_events(state, request, body, job), state.settings, error_events)
     work = state.aborts.run(_caller(request), body.rids, _replies(state, request, body))
     try:
@@ -69,7 +69,7 @@ async def _replies(
     if body.scores_only:
         scoring = score_prompts(state.engine.backend, body, _namespace(state, request, body))
         return await admitted(state, "generate", scoring, arrived, _scoring_usage)
-    job = await asyncio.to_thread(_job, state, request, body)
+    job = await _prepared(state, request, body)
     results = await collect(state, "generate", job, arrived)
     return [_reply(one, body) for one in results.values()]
 
@@ -88,6 +88,11 @@ def _namespace(state: ServerState, request: Request, body: GenerateRequest) -> s
     """The caller's own namespace, divided by the keys it gives."""
     caller, key = state.namespace(request), body.cache_key
     return f"{caller}\0{key}" if key else caller
+
+
+async def _prepared(state: ServerState, request: Request, body: GenerateRequest) -> Job:
+    with preparing(state, "generate", request.state.arrived):
+        return await asyncio.to_thread(_job, state, request, body)
 
 
 def _job(state: ServerState, request: Request, body: GenerateRequest) -> Job:

@@ -58,3 +58,23 @@ async def test_what_is_made_while_the_server_stops_is_not_loaded() -> None:
     await stop
     assert told == ["closed"]
     assert not engine.loaded
+
+
+async def test_a_load_that_can_not_be_ended_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that loads in the server's own process keeps it from ending for a moment only."""
+    monkeypatch.setattr("phloem.server.http.engine.GIVE_UP_S", 0.05)
+    making, loads = threading.Event(), threading.Event()
+
+    def make() -> ScriptedBackend:
+        making.set()
+        loads.wait(30)
+        return ScriptedBackend([])
+
+    engine = Engine(make)
+    engine.start()
+    await asyncio.to_thread(making.wait)
+    try:
+        await engine.stop()
+        assert not engine.loaded
+    finally:
+        loads.set()

@@ -115,6 +115,27 @@ def test_each_request_is_counted_once_by_its_end(start: Start) -> None:
             assert server.metric(f"phloem_request_{part}_tokens_count") == 9
 
 
+def test_refusals_are_counted_as_such(start: Start) -> None:
+    """What an endpoint refuses before any work is one rejected request of its kind."""
+    with start() as server:
+        bad = {"regex": "a[b"}
+        sampling = {"sampling_params": bad}
+        known = {"model": server.model, "prompt": "x"}
+        vectors = {"model": "default", "input": "x", "dimensions": 3}
+        replies = [
+            server.chat(**bad),
+            server.chat(min_tokens=9),
+            server.client.post("/v1/completions", json=known | bad),
+            server.client.post("/generate", json={"text": "x", **sampling}),
+            server.client.post("/generate", json={"text": "x", "stream": True, **sampling}),
+            server.client.post("/v1/embeddings", json=vectors),
+        ]
+        assert [reply.status_code for reply in replies] == [400] * 6
+        for kind, count in {"chat": 2, "completion": 1, "generate": 2, "embedding": 1}.items():
+            labels = {"kind": kind, "reason": "rejected"}
+            assert server.metric("phloem_requests_finished_total", **labels) == count
+
+
 @pytest.fixture
 def log(own_logging: None) -> io.StringIO:
     """The log as text, secrets masked as the settings of the test say."""
