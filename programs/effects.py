@@ -8,7 +8,7 @@ same object and take the same way.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -223,14 +223,14 @@ def well_formed(text: str, what: str) -> str:
 def to_expression(value: Any) -> Expression:
     """What `s += value` means: an expression, text, or a list of such.
 
-    Raises `CompileError` for anything else; None in particular is refused, because it is
-    nearly always a helper that forgot to return.
+    Raises `CompileError` for anything else: None is nearly always a helper that forgot to return,
+    and a model or a set has no order in which it was meant.
     """
     if isinstance(value, Expression):
         return value
     if isinstance(value, str):
         return Expression((AddText(well_formed(str(value), "the text")),) if value else ())
-    if isinstance(value, Iterable) and not isinstance(value, bytes | Mapping):
+    if isinstance(value, list | tuple | Iterator):
         return Expression(tuple(item for part in value for item in to_expression(part).items))
     raise CompileError(
         f"a value of type {type(value).__name__} can't be put into a prompt",

@@ -7,7 +7,7 @@ an expression for `s += ...`; in value style they act at once and return the val
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from phloem.errors import CompileError, ProgramError
@@ -15,12 +15,12 @@ from phloem.programs import choices as rules
 from phloem.programs import constraints, registry
 from phloem.programs.api import passages as text_of
 from phloem.programs.api import value_style
-from phloem.programs.api.marks import mark, mark_text, unknown
 from phloem.programs.effects import AddLater, Choose, Expression, Generate, Search, well_formed
 from phloem.programs.executor import hub
 from phloem.programs.executor.deferred import PendingHits
 from phloem.programs.executor.frame import asynchronous, current, value_frame
 from phloem.programs.executor.run import Run
+from phloem.programs.marks import check_keywords, check_name, mark, mark_text
 from phloem.programs.sampling import STEP_OPTIONS, clean
 from phloem.retrieval.base import Filter, Hit, Hits, Mode, Reranker
 
@@ -86,8 +86,9 @@ def gen(
     """
     given = dict(locals())
     frame = value_frame()
-    if variables and frame is None:
-        raise unknown("gen", gen, variables)
+    if frame is None:
+        check_keywords("gen", gen, variables)
+    check_name(name)
     if choices is not None:
         # SGLang's gen(choices=...) ignores sampling arguments, but for the temperature.
         return select(
@@ -161,6 +162,7 @@ def select(
     from softmax(scores / temperature) instead of taking the best. Scores are in
     `get_meta_info(name)`. Raises `CompileError` without choices or for choices that aren't text.
     """
+    check_name(name)
     texts = _texts(name, choices)
     if isinstance(temperature, bool) or not temperature >= 0:
         raise CompileError(
@@ -170,13 +172,13 @@ def select(
     frame = value_frame()
     if frame is not None:
         return value_style.step(frame, effect, variables, fresh=fresh)
-    if variables:
-        raise unknown("select", select, variables)
+    check_keywords("select", select, variables)
     return Expression((effect,))
 
 
-def _texts(name: str | None, choices: Sequence[str] | None) -> tuple[str, ...]:
-    if isinstance(choices, str) or not choices:
+def _texts(name: str | None, given: Iterable[str] | None) -> tuple[str, ...]:
+    choices = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
+    if not isinstance(choices, tuple) or not choices:
         raise CompileError(
             f"the choice {name!r} needs a list of texts, not {choices!r}",
             hint='write choices=["yes", "no"]',
@@ -216,6 +218,7 @@ def _search(
 ) -> Search:
     """The effect of `retrieve` with these arguments."""
     name, text = (None, name_or_query) if query is None else (name_or_query, query)
+    check_name(name)
     fields = (fields,) if isinstance(fields, str) else fields
     given = {
         "index": index,

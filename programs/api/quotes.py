@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from phloem.programs.api import value_style
-from phloem.programs.api.marks import mark, unknown
 from phloem.programs.effects import Expression, Generate
 from phloem.programs.executor.frame import value_frame
 from phloem.programs.executor.run import Run
+from phloem.programs.marks import check_keywords, check_name, mark
 from phloem.programs.sampling import clean
 from phloem.retrieval.base import Hit
 
@@ -39,6 +39,7 @@ def quote(
     `ConstraintError` if there is nothing to quote from, `TruncatedOutput` if `max_tokens` ended
     it in the middle of a word that no passage has.
     """
+    check_name(name)
     passages = tuple((doc.id, doc.text) for doc in docs)
     constraint = Run.analyser().quote(passages)
     options = clean({"max_tokens": max_tokens, "temperature": temperature})
@@ -46,6 +47,5 @@ def quote(
     frame = value_frame()
     if frame is not None:
         return value_style.step(frame, effect, {"docs": docs, **variables}, fresh=fresh)
-    if variables:
-        raise unknown("quote", quote, variables)
+    check_keywords("quote", quote, variables)
     return Expression((effect,))

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from phloem.errors import CompileError, ProgramError
-from phloem.programs.api.marks import mark
 from phloem.programs.effects import (
     AddSpecial,
     Effect,
@@ -24,6 +23,7 @@ from phloem.programs.effects import (
     to_expression,
 )
 from phloem.programs.executor.frame import current, value_frame
+from phloem.programs.marks import mark
 
 __all__ = [
     "assistant",

@@ -7,7 +7,6 @@ that is added to the state. What does not: the order of evaluation (`lower.py`).
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from phloem.errors import CompileError, ConstraintError
 from phloem.programs import constraints, registry, sampling
 from phloem.programs.check import Finding
 from phloem.programs.compiler.source import FunctionSource
+from phloem.programs.marks import check_keywords
 
 __all__ = ["Facts", "Part", "describe", "kind_of", "parts_of"]
 
@@ -133,15 +133,17 @@ def _describe_gen(
 
 def _unknown(call: ast.Call, source: FunctionSource) -> list[Finding]:
     """A finding for a keyword that the primitive does not have."""
-    known = getattr(source.resolve(call.func), "__phloem_takes__", None)
     names = [keyword.arg for keyword in call.keywords if keyword.arg is not None]
-    wrong = next((name for name in names if known is not None and name not in known), None)
-    if wrong is None:
-        return []
-    near = difflib.get_close_matches(wrong, known or (), 1)
-    hint = f"did you mean {near[0]}=?" if near else "drop it"
-    text = f"{ast.unparse(call.func)}() has no argument {wrong!r}"
-    return [Finding("P010", "error", text, hint, source.file, call.lineno)]
+    try:
+        check_keywords(ast.unparse(call.func), source.resolve(call.func), names)
+    except CompileError as error:
+        return [_finding(error, source, call)]
+    return []
+
+
+def _finding(error: CompileError, source: FunctionSource, call: ast.Call) -> Finding:
+    hint = error.hint or "correct it"
+    return Finding("P010", "error", error.message, hint, source.file, call.lineno)
 
 
 def _refused(call: ast.Call, arguments: Mapping[str, Any], source: FunctionSource) -> list[Finding]:
@@ -154,8 +156,7 @@ def _refused(call: ast.Call, arguments: Mapping[str, Any], source: FunctionSourc
     try:
         sampling.clean(options)
     except CompileError as error:
-        hint = error.hint or "correct it"
-        return [Finding("P010", "error", error.message, hint, source.file, call.lineno)]
+        return [_finding(error, source, call)]
     return []
 
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from phloem.errors import CompileError
 from phloem.programs.compiler.build import Compiled, Op
 from phloem.programs.effects import Choose, Effect, Generate, to_expression
 from phloem.programs.events import BranchTaken, Ran
@@ -108,7 +109,7 @@ class _Machine:
                 continue
             try:
                 effect = self._fragments[fragment]()
-            except (NameError, TypeError):
+            except (NameError, TypeError, CompileError):
                 continue  # a variable is not set, or the call is wrong: its own place will tell
             values = [effect.query, *effect.options.values()]
             if all(isinstance(value, str | int | float) for value in values):

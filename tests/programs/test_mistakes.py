@@ -26,6 +26,8 @@ from phloem.errors import (
 from phloem.programs.executor import values
 from phloem.programs.testing import ScriptedBackend
 
+from .conftest import FakeRetriever
+
 
 def engine(**options: Any) -> ScriptedBackend:
     return ScriptedBackend(lambda *_: "out", **options)
@@ -191,6 +193,38 @@ def test_check_finds_steps_that_are_never_added() -> None:
     """A gen or a role as a statement of its own is a finding."""
     assert "P011" in [finding.code for finding in ph.function(as_statement).check()]
     assert "P011" in [finding.code for finding in ph.function(role_as_statement).check()]
+
+
+def test_names_of_steps_are_texts(retriever: FakeRetriever) -> None:
+    """A name that is no text is refused at its own place, by every step."""
+    for make in (
+        lambda: ph.gen(7),
+        lambda: ph.select(7, ["a"]),
+        lambda: ph.retrieve(7, "query"),
+        lambda: ph.quote(7, retriever.hits),
+    ):
+
+        @ph.function
+        def program(s, make=make):
+            s += "text"
+            s += make()
+
+        with pytest.raises(CompileError, match="the name of a step is a text, not 7"):
+            program.run(backend=ScriptedBackend(), retriever=retriever)
+
+
+def test_choices_may_come_from_any_iterable() -> None:
+    """A generator, the keys of a mapping and a set are choices; nothing is used up before."""
+
+    @ph.function
+    def program(s):
+        s += ph.select("a", (letter for letter in "ab"))
+        s += ph.select("b", {"c": 1, "d": 2}.keys())
+        s += ph.gen("c", choices={"e"})
+        return s["a"] + s["b"] + s["c"]
+
+    backend = ScriptedBackend(scores={"b": -0.1, "d": -0.1})
+    assert program.run(backend=backend).value == "bde"
 
 
 def test_value_style_refuses_keywords_that_nothing_uses() -> None:

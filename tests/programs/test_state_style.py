@@ -14,6 +14,7 @@ from phloem.errors import (
     Unsupported,
 )
 from phloem.programs.testing import ScriptedBackend
+from phloem.retrieval.base import Hits
 
 from .conftest import FakeRetriever
 
@@ -134,7 +135,7 @@ def test_unknown_variable_is_a_key_error_with_a_hint() -> None:
     assert "'x'" in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [None, 3, b"x", {"a": 1}])
+@pytest.mark.parametrize("value", [None, 3, b"x", {"a": 1}, {"a"}, Hits(())])
 def test_only_text_and_expressions_can_be_added(value: object) -> None:
     """Adding anything else is refused, naming its type."""
 

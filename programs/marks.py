@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from phloem.errors import CompileError
 
-__all__ = ["mark", "mark_text", "unknown"]
+__all__ = ["check_keywords", "check_name", "mark", "mark_text"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,13 +41,25 @@ def mark_text(function: F) -> F:
     return function
 
 
-def unknown(primitive: str, function: Callable[..., Any], given: Mapping[str, Any]) -> CompileError:
-    """The error for keywords that a primitive does not have, with the one that may be meant."""
-    name = next(iter(given))
-    known: Sequence[str] = function.__phloem_takes__  # type: ignore[attr-defined] # see `mark`
+def check_name(name: object) -> None:
+    """Raises `CompileError` for a name of a variable that is no text."""
+    if name is not None and not isinstance(name, str):
+        raise CompileError(
+            f"the name of a step is a text, not {name!r}",
+            hint='write the name of its variable first, as in gen("answer", ...)',
+        )
+
+
+def check_keywords(primitive: str, function: Any, given: Iterable[str]) -> None:
+    """Raises `CompileError` for a keyword that a primitive does not have, with the one that may be
+    meant. A primitive that does not say what it has may have any."""
+    known: Sequence[str] | None = getattr(function, "__phloem_takes__", None)
+    name = next((name for name in given if known is not None and name not in known), None)
+    if name is None or known is None:
+        return
     near = difflib.get_close_matches(name, known, 1)
-    meant = f"did you mean {near[0]}=?" if near else f"it has: {', '.join(known)}"
-    return CompileError(
+    others = f"it has: {', '.join(known)}; variables of a template belong to value style"
+    raise CompileError(
         f"{primitive}() has no argument {name!r}",
-        hint=f"{meant} (variables of a template belong to value style)",
+        hint=f"did you mean {near[0]}=?" if near else others,
     )
