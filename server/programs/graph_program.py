@@ -14,7 +14,7 @@ from typing import Any
 import jmespath
 from jmespath.exceptions import JMESPathError
 
-from phloem.errors import ProgramError
+from phloem.errors import ProgramError, UnknownVariable
 from phloem.programs.api.function import function
 from phloem.programs.api.primitives import gen, retrieve, select
 from phloem.programs.api.roles import assistant, system, user
@@ -95,12 +95,22 @@ def _in_role(role: str | None, value: Any) -> Any:
 
 def _text(name: str, node: AppendNode, variables: Mapping[str, Any]) -> str:
     parts = [node.text] if isinstance(node.text, str) else node.text
-    said = [
-        part if isinstance(part, str) else _search(name, part.value, variables) for part in parts
-    ]
     return "".join(
-        part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) for part in said
+        part if isinstance(part, str) else _said(name, part.value, variables) for part in parts
     )
+
+
+def _said(name: str, query: str, variables: Mapping[str, Any]) -> str:
+    """A value as text. Raises `UnknownVariable` for nothing, which is what JMESPath gives for a
+    name that is not set."""
+    value = _search(name, query, variables)
+    if value is None:
+        raise UnknownVariable(
+            f"node {name!r}: {query!r} gives nothing to append",
+            hint=f"set so far: {', '.join(map(repr, variables)) or 'none'}; {query} || 'text' gives "
+            "another text in its place",
+        )
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _search(name: str, query: str, variables: Mapping[str, Any]) -> Any:
