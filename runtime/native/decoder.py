@@ -173,6 +173,8 @@ class NativeDecoder:
 
 
 def _plain(numbers: torch.Tensor) -> torch.Tensor:
+    if numbers.dtype is torch.int64 and numbers.is_contiguous():  # calls that do nothing cost too
+        return numbers
     return numbers.to(torch.int64).contiguous()
 
 
