@@ -43,7 +43,8 @@ server was sent again with more behind them."""
 class Body:
     """A request's or a response's body, decoded (gzip and deflate) and redacted.
 
-    `text` is None if bodies are not recorded, if this one was not sampled, or if it is no text.
+    `text` is None if bodies are not recorded, if this one was not sampled, if it is no text, or in
+    a coding that is not decoded (which `Exchange.incomplete` then says).
     `size` counts the bytes on the wire; `cut` says that `text` is only the beginning.
     """
 

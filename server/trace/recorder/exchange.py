@@ -78,7 +78,7 @@ class Reading:
             finish_reason=reply.finish_reason,
             constraint=constraint_of(asked) if keep else None,
             errors=tuple(errors),
-            incomplete=raw.problem,
+            incomplete=raw.problem or _undecoded(raw),
         )
         clean: dict[str, Any] = redactor.value(to_json(found))
         return clean
@@ -114,6 +114,18 @@ def _text(body: RawBody, raw: RawExchange, *, of_response: bool = True) -> str |
     if data is None or b"\0" in data[:1024]:
         return None
     return data.decode("utf-8", errors="replace")
+
+
+def _undecoded(raw: RawExchange) -> str | None:
+    """Why a body that passed whole has no text: nobody here knows its coding."""
+    for name, body, of_response in (
+        ("request", raw.request, False),
+        ("response", raw.response, True),
+    ):
+        coding = raw.header("content-encoding", response=of_response).lower()
+        if body.size and body.decoded(coding) is None:
+            return f"the {name} has the content coding {coding!r}, which is not decoded"
+    return None
 
 
 def _object(text: str | None) -> Mapping[str, Any]:

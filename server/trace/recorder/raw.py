@@ -5,6 +5,7 @@ What lives here: `RawExchange`, filled by `links.py`. What does not: what bodies
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import zlib
 from dataclasses import dataclass, field
@@ -40,12 +41,11 @@ class RawBody:
             return bytes(self.data)
         if coding not in {"gzip", "x-gzip", "deflate"}:
             return None
-        # 32 added: gzip and zlib headers are told apart by zlib.
-        unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-        try:
-            return unpacking.decompress(bytes(self.data), self.limit)
-        except zlib.error:
-            return None
+        # 32 added: gzip and zlib headers are told apart by zlib. Some send "deflate" without one.
+        for wbits in (zlib.MAX_WBITS | 32, -zlib.MAX_WBITS):
+            with contextlib.suppress(zlib.error):
+                return zlib.decompressobj(wbits).decompress(bytes(self.data), self.limit)
+        return None
 
 
 @dataclass(slots=True)

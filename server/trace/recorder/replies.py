@@ -56,7 +56,7 @@ def read_reply(text: str, content_type: str) -> Reply:
 
 def _events(text: str) -> Iterator[tuple[str | None, Any]]:
     """(name, JSON data) of the events; `[DONE]` and comments are left out."""
-    for block in text.replace("\r\n", "\n").split("\n\n"):
+    for block in text.replace("\r\n", "\n").replace("\r", "\n").split("\n\n"):
         name, lines = None, []
         for line in block.split("\n"):
             key, _, value = line.partition(":")

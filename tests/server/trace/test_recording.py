@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -236,3 +237,33 @@ def test_answers_of_several_servers(text: str, kind: str, output: str, reason: s
     """SGLang's, llama.cpp's and OpenAI's forms give their text and their finish reason."""
     reply = read_reply(text, kind)
     assert (reply.output, reply.finish_reason) == (output, reason)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "raw deflate", "br", "zstd", "gzip, br"])
+def test_a_body_is_decoded_or_that_is_told(coding: str) -> None:
+    """Of a body in a coding that nobody here knows the record says so; it is not just empty."""
+    text = b'{"error": "no"}'
+    raw = zlib.compressobj(wbits=-15)
+    packed = {
+        "gzip": gzip.compress(text),
+        "deflate": zlib.compress(text),
+        "raw deflate": raw.compress(text) + raw.flush(),
+    }.get(coding, b"\x8b\x07\x80")
+    header = coding.removeprefix("raw ")
+    found = read(passed(sent(), came(packed, content_encoding=header, status=500)))
+    if coding in {"br", "zstd", "gzip, br"}:
+        assert found.response.text is None
+        assert found.incomplete is not None
+        assert repr(header) in found.incomplete
+    else:
+        assert found.response.text == text.decode()
+        assert found.incomplete is None
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_of_a_stream_end_in_any_way(end: str) -> None:
+    """A stream of events may end its lines as the specification allows."""
+    chunk = json.dumps({"choices": [{"index": 0, "delta": {"content": "a"}}]})
+    lines = [": hello", "", f"data: {chunk}", "", f"data:{chunk}", "", "data: [DONE]", "", ""]
+    found = read(passed(sent(), came(end.join(lines), "text/event-stream")))
+    assert found.output == "aa"
