@@ -6,8 +6,9 @@
 The first needs no model: a decoder that answers at once with random logits of 49,152 tokens
 leaves only the engine's own work, given as CPU milliseconds of its thread per pass, by the number
 of streams (medians), and by the number of steps that wait for four places (median, and the 99th
-percentile). `--model` adds the default model: tokens per second of 1, 8 and 32 greedy streams,
-guesses off.
+percentile). "cold": the decoder reads memory in each pass, as one with weights does, which drives
+the engine's code and data out of the caches. `--model` adds the default model: tokens per second of
+1, 8 and 32 greedy streams, guesses off.
 
 The second compares the tokens per second of the default model with those of other engines, in
 turn, and the ratios with their goals (`program_bench/speed.py`). docs/benchmarks.md says how
@@ -51,6 +52,8 @@ LOGS = Path(__file__).resolve().parent.parent / "build" / "engine-peers"
 VOCAB = 49_152
 PASSES = 100
 QUEUED_PASSES = 500
+WEIGHTS = 1 << 23
+"""Numbers that a decoder reads: 32 MB."""
 STREAMS = (1, 8, 32)
 QUEUED = (1, 10, 100, 1000)
 KINDS: dict[str, dict[str, Any]] = {
@@ -61,14 +64,16 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 class Instant:
-    """A decoder that computes nothing. `spent` is the CPU time it took all the same."""
+    """A decoder that computes nothing, and reads `weights` numbers. `spent` is the CPU time it took
+    all the same."""
 
     device = torch.device("cpu")
     max_positions = 4096
     vocab_size = VOCAB
 
-    def __init__(self) -> None:
+    def __init__(self, weights: int = 0) -> None:
         self.spent = 0.0
+        self._weights = torch.ones(weights)
         self._logits = 3 * torch.randn(max(STREAMS), VOCAB)
 
     def new_kv(self, pages: int, page_size: int) -> KVStorage:
@@ -84,6 +89,7 @@ class Instant:
         """Random logits, always the same."""
         del kv
         began = time.thread_time()
+        self._weights.sum()
         logits = self._logits[: len(batch.logit_rows)].clone()
         self.spent += time.thread_time() - began
         return logits
@@ -132,9 +138,9 @@ def queued_cost(vocabulary: Vocabulary, queued: int) -> tuple[float, float]:
     return 1e3 * statistics.median(ordered), 1e3 * ordered[int(0.99 * len(ordered))]
 
 
-def overhead(vocabulary: Vocabulary, streams: int, kind: str) -> float:
-    """Milliseconds per pass outside the decoder."""
-    decoder = Instant()
+def overhead(vocabulary: Vocabulary, streams: int, kind: str, weights: int = 0) -> float:
+    """Milliseconds per pass outside the decoder, which reads `weights` numbers."""
+    decoder = Instant(weights)
     state = EngineState(decoder, vocabulary, EngineConfig(kv_tokens=65_536))
     for i in range(streams):
         state.enqueue(_generation(vocabulary, i, PASSES + 4, kind))
@@ -215,6 +221,9 @@ def main() -> None:
     report: dict[str, dict[str, float]] = {
         f"ms_per_pass_{kind}": {str(n): overhead(vocabulary, n, kind) for n in STREAMS}
         for kind in KINDS
+    }
+    report["ms_per_pass_greedy_cold"] = {
+        str(n): overhead(vocabulary, n, "greedy", WEIGHTS) for n in STREAMS
     }
     queued = {str(n): queued_cost(vocabulary, n) for n in QUEUED}
     report["ms_per_pass_queued"] = {n: median for n, (median, _) in queued.items()}
