@@ -8,9 +8,11 @@ its working set ("live": the most tokens at any time that were computed and will
 Given are the tokens reused as a share of the most that any cache of so many tokens can reuse
 that must hold the running step (`traces.best_hits`, Belady's rule with the whole trace known), for
 the policies `program` and `lru`; and, where strangers decide what comes, for `told`: the same cache
-that knows the chances from which the trace was drawn, as nobody can (`told.py`). `--model` adds
-what the bookkeeping costs beside the default model on prompts without anything to reuse
-(`--seeds 0 --model`: that alone).
+that knows the chances from which the trace was drawn, as nobody can (`told.py`). There the reuse is
+also given as a share of the most that caches can expect that don't see the future (`bounds.py`),
+over all traces, in pools whose size is taken from other traces: their own would tell of them.
+`--model` adds what the bookkeeping costs beside the default model on prompts without anything to
+reuse (`--seeds 0 --model`: that alone).
 """
 
 from __future__ import annotations
@@ -28,8 +30,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.bounds import chat_bound, chat_price, few_shot_bound  # noqa: E402
 from benchmarks.told import Told  # noqa: E402
 from benchmarks.traces import (  # noqa: E402
+    FEW_SHOT_EVERY,
     SHAPES,
     Step,
     best_hits,
@@ -50,6 +54,9 @@ from phloem.runtime.model.batch import KVStorage  # noqa: E402
 PAGE = 16
 RUNS = {"tree of thought": 30, "multi-chain": 60, "ReAct": 100, "few-shot": 600, "chat": 150}
 SHARES = (0.5, 0.25)
+POLICIES = {"program": {}, "lru": {"hints": False}, "told": {"told": True}}
+OTHERS = range(1000, 1005)
+"""Seeds of the traces from which the size of a pool is taken."""
 
 
 class Replay:
@@ -103,13 +110,15 @@ def pages_for(tokens: int) -> int:
 def compare(steps: Sequence[Step], tokens: int) -> dict[str, float]:
     """With a pool of `tokens`, the share of the bound that is reused, by policy."""
     bound = best_hits(steps, tokens)
-    policies = {"program": {}, "lru": {"hints": False}}
-    if any(step.rate for step in steps):
-        policies["told"] = {"told": True}
+    strangers = any(step.rate for step in steps)
     return {
-        name: Replay(pages_for(tokens), **options).run(steps) / bound
-        for name, options in policies.items()
+        name: reuse(steps, tokens, name) / bound for name in POLICIES if strangers or name != "told"
     }
+
+
+def reuse(steps: Sequence[Step], tokens: int, policy: str) -> int:
+    """Tokens reused with a pool of `tokens`."""
+    return Replay(pages_for(tokens), **POLICIES[policy]).run(steps)
 
 
 def unbounded(steps: Sequence[Step]) -> float:
@@ -127,6 +136,31 @@ def row(traces: Sequence[Sequence[Step]]) -> dict[str, float]:
                 for policy, value in compare(trace, int(size * share)).items():
                     found.setdefault(f"{share:.0%} of {name}, {policy}", []).append(value)
     return {name: statistics.mean(values) for name, values in found.items()}
+
+
+def without_the_future(shape: str, seeds: int) -> dict[str, float]:
+    """Reuse over all traces as a share of the bound for caches that don't see the future; empty for
+    shapes whose programs tell what comes, and so do not leave it to chance."""
+    make, runs = SHAPES[shape], RUNS[shape]
+    others = [make(seed, runs) for seed in OTHERS]
+    if not others[0][0].rate:
+        return {}
+    traces = [make(seed, runs) for seed in range(seeds)]
+    live = statistics.mean(map(working_set, others))
+    found = {}
+    for share in SHARES:
+        tokens = int(share * live)
+        if shape == "chat":
+            price = chat_price(others, tokens)
+            bound = sum(chat_bound(trace, tokens, price) for trace in traces)
+        else:
+            bound = sum(few_shot_bound(trace, tokens, FEW_SHOT_EVERY) for trace in traces)
+        for policy in POLICIES:
+            reused = sum(reuse(trace, tokens, policy) for trace in traces)
+            found[f"{share:.0%} of live, {policy}, without the future"] = reused / bound
+        known = sum(best_hits(trace, tokens) for trace in traces)
+        found[f"{share:.0%} of live, Belady, over the same bound"] = known / bound
+    return found
 
 
 BOOKKEEPING = {
@@ -196,6 +230,7 @@ def main() -> None:
     asked = parser.parse_args()
     report: dict[str, Any] = {
         shape: row([make(seed, RUNS[shape]) for seed in range(asked.seeds)])
+        | without_the_future(shape, asked.seeds)
         for shape, make in SHAPES.items()
         if asked.seeds
     }
@@ -206,7 +241,7 @@ def main() -> None:
     for shape, values in report.items():
         print(shape)
         for name, value in values.items():
-            print(f"    {name:28}{value:.4f}")
+            print(f"    {name:44}{value:.4f}")
     if shares:
         share = statistics.median(shares)
         print(

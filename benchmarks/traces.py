@@ -17,7 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-__all__ = ["SHAPES", "Again", "Step", "best_hits", "footprint", "reusable", "working_set"]
+__all__ = [
+    "CHAT_EVERY", "FEW_SHOT_EVERY", "SHAPES", "Again", "Step", "best_hits", "chat", "few_shot",
+    "footprint", "reusable", "working_set",
+]  # fmt: skip
+
+FEW_SHOT_EVERY, CHAT_EVERY = 0.3, 2.0
+"""Seconds between two requests, and between two new conversations, in the mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +202,7 @@ def few_shot(seed: int, runs: int) -> list[Step]:
     writer = Writer(seed)
     tasks = [writer.text(500, 1100) for _ in range(16)]
     weights = [1 / (i + 1) for i in range(16)]
-    every = 0.3
+    every = FEW_SHOT_EVERY
 
     def request(name: str) -> Events:
         (chosen,) = writer.rng.choices(range(16), weights)
@@ -217,7 +223,7 @@ def chat(seed: int, runs: int) -> list[Step]:
     think between them. Each turn is a request of its own: nobody hints that another follows."""
     writer = Writer(seed)
     systems = [writer.text(150, 400) for _ in range(4)]
-    longest, think, spread, every = 9, 20.0, 0.4, 2.0
+    longest, think, spread, every = 9, 20.0, 0.4, CHAT_EVERY
 
     def conversation(name: str) -> Events:
         system = text = writer.rng.choice(systems)
