@@ -38,6 +38,9 @@ _GROWTH = 1.02
 _PATIENCE = 2.5
 """An ended session whose text nobody went on from for so many mean waits counts as at its end."""
 
+_RECOUNT, _RECOUNT_S = 0.1, 1.0
+"""Those that are overdue are counted again after so many mean waits, and so many seconds."""
+
 _REMEMBERED = 4096
 """Ended sessions that are remembered, and places."""
 
@@ -82,12 +85,21 @@ class Waits:
             self._weight = 1.0
         return self._weight
 
-    def odds(self, before: Waits | None = None) -> float:
-        """Waits that never end, for one that does: also by what is known of all waits `before`."""
+    def odds(self, overdue: float, before: float | None = None) -> float:
+        """Waits that never end, for one that does: also by the odds `before` of all such waits.
+
+        `overdue` of those that go on would have ended by now, were they to end.
+        """
         counts = 0.0 if before is None else _PRIOR * self._weight
         came = sum(self._came) + counts
-        never = self._never + (counts * before.odds() if before is not None else 0.0)
+        never = self._never + overdue * self._weight + counts * (before or 0.0)
         return never / came if came else math.inf
+
+    def shares(self) -> list[float]:
+        """Of the waits that ended with a use, the share that had by the middle of each bucket."""
+        ended = list(itertools.accumulate(self._came))
+        whole = ended[-1] or 1.0
+        return [(there - here / 2) / whole for there, here in zip(ended, self._came, strict=True)]
 
     def remaining(self, age: float, odds: float | None = None) -> float:
         """Time to the use of something that has waited for `age`, over the chance that it comes.
@@ -134,6 +146,8 @@ class Forecast:
         self._endings: OrderedDict[int, Interest] = OrderedDict()
         self._open: defaultdict[str, OrderedDict[int, Interest]] = defaultdict(OrderedDict)
         self._stems: Counter[int] = Counter()
+        # By place: until when it is good, and how many of those in `_open` are overdue, by turn.
+        self._overdue: dict[str, tuple[float, defaultdict[int, float]]] = {}
 
     # Sessions that wait for their next step
 
@@ -196,6 +210,7 @@ class Forecast:
         expected = here.pop(interest.text, None) is not None
         if not here:
             del self._open[interest.place]
+            self._overdue.pop(interest.place, None)
         return expected
 
     def continued(self, stem: int, following: Tokens) -> Interest | None:
@@ -223,6 +238,26 @@ class Forecast:
         turn = f"{interest.place}#{min(interest.turn, _TURNS)}"
         return _at(self._ended, interest.place), _at(self._turns, turn)
 
+    def _odds_of(self, interest: Interest) -> float:
+        """The odds that nobody goes on from a session, by others that ended at its place and turn.
+
+        A use shows at once and its absence late, so of the latest sessions mostly the uses would
+        be known. Therefore one that is still waited for counts as never used by the chance that
+        its use would have shown by now (as in cure models, Boag 1949).
+        """
+        place, turn = self._of_ended(interest)
+        now = self.now()
+        good_until, overdue = self._overdue.get(interest.place, (0.0, defaultdict(float)))
+        if place.mean is not None and interest.place in self._open and now >= good_until:
+            shares = place.shares()
+            overdue = defaultdict(float)
+            for other in self._open[interest.place].values():
+                overdue[min(other.turn, _TURNS)] += shares[_bucket(now - other.since)]
+            good_until = now + max(_RECOUNT * place.mean, _RECOUNT_S)
+            self._overdue[interest.place] = good_until, overdue
+        of_all = place.odds(sum(overdue.values()))
+        return turn.odds(overdue[min(interest.turn, _TURNS)], of_all)
+
     # What follows from it
 
     def remaining(self, node: Node) -> float:
@@ -239,8 +274,7 @@ class Forecast:
         """Seconds until a session, or one that goes on from it, uses its KV, over the chance."""
         age = self.now() - interest.since
         if interest.ended:
-            place, turn = self._of_ended(interest)
-            return place.remaining(age, turn.odds(place))
+            return self._of_ended(interest)[0].remaining(age, self._odds_of(interest))
         if interest.next_use is None:
             return math.inf
         waits = _at(self._waiting, interest.place)

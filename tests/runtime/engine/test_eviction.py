@@ -234,6 +234,21 @@ def test_the_chance_of_another_turn_is_learned_for_each_turn():
     assert (cache.has(tokens_of(2)), cache.has(second)) == (16, 4)
 
 
+def test_the_chance_of_another_turn_is_not_taken_from_those_that_came_alone():
+    """Every other conversation goes on, after ten seconds: that is known as soon as the first went
+    on, before anybody was waited for long enough to be given up."""
+    cache = Cache(64)
+    interests = []
+    for second in range(24):
+        if second >= 10 and second % 2:
+            cache.run([*tokens_of(1000 + second - 10, 8), 7, 8, 9])
+        interests.append(turn(cache, tokens_of(1000 + second, 8)))
+        cache.now += 1
+    forecast = cache.cache.forecast
+    assert 0.7 < forecast._odds_of(interests[-1]) < 1.5
+    assert len(forecast._open["chat"]) == 24 - 7
+
+
 def test_a_conversation_that_ended_keeps_nothing_for_its_many_turns():
     """The turns of one conversation are foretold, so they make no page one that all come by."""
     cache = Cache(64)

@@ -370,6 +370,7 @@ class Broken:
     def __init__(self, decoder):
         self.device = decoder.device
         self.max_positions = decoder.max_positions
+        self.vocab_size = decoder.vocab_size
 
     def forward(self, batch, kv):
         raise RuntimeError("a broken kernel")
