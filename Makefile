@@ -57,6 +57,7 @@ lint: $(INSTALLED)  ## ruff, rules and format
 
 types: $(INSTALLED)  ## mypy, strict
 	$(BIN)/mypy
+	$(BIN)/mypy examples tests/programs/typed_program.py
 
 layers: $(INSTALLED)  ## imports go one way (import-linter)
 	$(BIN)/lint-imports

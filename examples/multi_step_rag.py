@@ -7,7 +7,7 @@ The first argument of `gen` names a prompt template, which sees the program's ar
 step's other keyword arguments.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -35,7 +35,7 @@ PROMPTS = {
 
 
 @function(prompts=PROMPTS)
-def multi_step_rag(user_query: str):
+def multi_step_rag(user_query: str) -> Any:
     """Answer a customer's question from the handbook, then judge the answer."""
     intent = gen("classify_intent", max_tokens=10, choices=["query_knowledge", "greeting"])
     if intent == "query_knowledge":

@@ -13,7 +13,7 @@ STEPS = 3
 
 
 @ph.function
-def plan_execute_reflect(s, task: str):
+def plan_execute_reflect(s: ph.State, task: str) -> str:
     """Do a task in parts, and again if the result does not hold up."""
     s += ph.system("You are a careful writer.")
     s += ph.user(f"Task: {task}")

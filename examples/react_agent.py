@@ -35,7 +35,7 @@ CALL = ph.call_schema(*TOOLS)
 
 
 @ph.function
-def react(s, question: str):
+def react(s: ph.State, question: str) -> str:
     """Answer a question with the tools at hand."""
     described = "\n".join(f"- {tool.name}: {tool.description}" for tool in TOOLS)
     s += ph.system(f"You solve problems with these tools:\n{described}")
@@ -46,8 +46,8 @@ def react(s, question: str):
         s += ph.assistant(ph.gen("call", schema=CALL, max_tokens=64))
         result = ph.call_tool(s["call"], TOOLS)
         if s["call"]["name"] == "finish":
-            return result
+            return str(result)
         s += ph.user(f"The tool says: {result}")
     s += ph.user("Give the final answer.")
     s += ph.assistant(ph.gen("answer", max_tokens=32, stop="\n"))
-    return s["answer"]
+    return str(s["answer"])

@@ -6,7 +6,7 @@
 Every step continues the same session, so no step computes again what an earlier one has seen.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -22,7 +22,7 @@ class Answer(BaseModel):
 
 
 @ph.function
-def support(s, question: str):
+def support(s: ph.State, question: str) -> Any:
     """Answer a customer's question from the handbook, then judge the answer."""
     s += ph.system("You are a support agent of Fernwood Software. Answer from the handbook.")
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from phloem.programs.protocol import PrefixMiss, Timing, TokenLogprob, Usage
 
 __all__ = [
+    "AnyEvent",
     "Appended",
     "BranchTaken",
     "Event",
@@ -63,7 +64,7 @@ class Event:
 class RunStarted(Event):
     """The run began. `args` are the program's arguments as JSON values."""
 
-    type: ClassVar[str] = "run_started"
+    type: ClassVar[Literal["run_started"]] = "run_started"
     program: str
     args: Mapping[str, Any]
     trace_id: str
@@ -77,7 +78,7 @@ class Appended(Event):
     markup and special tokens have none.
     """
 
-    type: ClassVar[str] = "appended"
+    type: ClassVar[Literal["appended"]] = "appended"
     text: str
     number: int | None = None
 
@@ -90,7 +91,7 @@ class StepStarted(Event):
     defaults and the constraint; choices; query and index; or a tool's arguments.
     """
 
-    type: ClassVar[str] = "step_started"
+    type: ClassVar[Literal["step_started"]] = "step_started"
     kind: str
     name: str | None
     asked: Mapping[str, Any] | None = None
@@ -101,7 +102,7 @@ class Token(Event):
     """New text of a running gen step, always whole characters. `forced` tokens were dictated by
     the constraint; `forced_spans` are the characters that they spell, where that is known."""
 
-    type: ClassVar[str] = "token"
+    type: ClassVar[Literal["token"]] = "token"
     name: str | None
     text: str
     tokens: tuple[int, ...] = ()
@@ -120,7 +121,7 @@ class StepFinished(Event):
     from the run's record.
     """
 
-    type: ClassVar[str] = "step_finished"
+    type: ClassVar[Literal["step_finished"]] = "step_finished"
     kind: str
     name: str | None
     text: str
@@ -141,7 +142,7 @@ class StepFinished(Event):
 class StepFailed(Event):
     """A step ended with an error (which the run raises, unless the program handles it)."""
 
-    type: ClassVar[str] = "step_failed"
+    type: ClassVar[Literal["step_failed"]] = "step_failed"
     kind: str
     name: str | None
     error: str
@@ -153,7 +154,7 @@ class Retrieved(Event):
     """A retrieval ended; `hits` in rank order as JSON, `took_ms` from call to answer. `causes` say
     why it is `partial`, and `fallback` why another retriever answered. `replayed` as above."""
 
-    type: ClassVar[str] = "retrieved"
+    type: ClassVar[Literal["retrieved"]] = "retrieved"
     name: str | None
     query: str
     index: str
@@ -169,7 +170,7 @@ class Retrieved(Event):
 class Forked(Event):
     """A session split; `children` are the branches' paths."""
 
-    type: ClassVar[str] = "forked"
+    type: ClassVar[Literal["forked"]] = "forked"
     children: tuple[str, ...]
 
 
@@ -177,7 +178,7 @@ class Forked(Event):
 class Joined(Event):
     """Branches came together; `failed` are the paths of those that had an error."""
 
-    type: ClassVar[str] = "joined"
+    type: ClassVar[Literal["joined"]] = "joined"
     children: tuple[str, ...]
     failed: tuple[str, ...] = ()
 
@@ -186,7 +187,7 @@ class Joined(Event):
 class BranchTaken(Event):
     """A condition was decided; `taken` is the edge's label ("true", "false", "next", "done")."""
 
-    type: ClassVar[str] = "branch_taken"
+    type: ClassVar[Literal["branch_taken"]] = "branch_taken"
     taken: str
 
 
@@ -195,7 +196,7 @@ class Ran(Event):
     """A `Python` node ran. `wrote` names the variables it changed, `values` holds what they are
     now (with `trace_values`)."""
 
-    type: ClassVar[str] = "ran"
+    type: ClassVar[Literal["ran"]] = "ran"
     wrote: tuple[str, ...] = ()
     values: Mapping[str, Any] | None = None
 
@@ -204,7 +205,7 @@ class Ran(Event):
 class RunFinished(Event):
     """The run ended well; `value` is what the function returned, as JSON where it can be."""
 
-    type: ClassVar[str] = "run_finished"
+    type: ClassVar[Literal["run_finished"]] = "run_finished"
     value: Any
     usage: Usage = Usage()
 
@@ -217,10 +218,28 @@ class RunFailed(Event):
     `line`, each with its number, and `variables` the program's at the time.
     """
 
-    type: ClassVar[str] = "run_failed"
+    type: ClassVar[Literal["run_failed"]] = "run_failed"
     error: str
     message: str
     usage: Usage = Usage()
     cause: str | None = None
     excerpt: tuple[tuple[int, str], ...] = ()
     variables: Mapping[str, Any] | None = None
+
+
+AnyEvent: TypeAlias = (
+    RunStarted
+    | Appended
+    | StepStarted
+    | Token
+    | StepFinished
+    | StepFailed
+    | Retrieved
+    | Forked
+    | Joined
+    | BranchTaken
+    | Ran
+    | RunFinished
+    | RunFailed
+)
+"""What a run emits; its `type` tells which, to type checkers too."""

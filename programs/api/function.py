@@ -12,7 +12,7 @@ import inspect
 import os
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -289,6 +289,32 @@ class Program:
         loop.wait(loop.submit(started.coroutine))
         return started.state
 
+    @overload
+    def run_batch(
+        self,
+        batch: Iterable[Any],
+        *,
+        num_threads: int | Literal["auto"] = "auto",
+        progress_bar: bool = False,
+        generator_style: Literal[False] = False,
+        order: Literal["submitted", "completed"] = "submitted",
+        on_error: Literal["return", "raise"] = "return",
+        results_file: str | os.PathLike[str] | None = None,
+        **settings: Any,
+    ) -> list[ProgramState]: ...
+    @overload
+    def run_batch(
+        self,
+        batch: Iterable[Any],
+        *,
+        num_threads: int | Literal["auto"] = "auto",
+        progress_bar: bool = False,
+        generator_style: Literal[True],
+        order: Literal["submitted", "completed"] = "submitted",
+        on_error: Literal["return", "raise"] = "return",
+        results_file: str | os.PathLike[str] | None = None,
+        **settings: Any,
+    ) -> Iterator[ProgramState]: ...
     def run_batch(
         self,
         batch: Iterable[Any],
@@ -300,7 +326,7 @@ class Program:
         on_error: Literal["return", "raise"] = "return",
         results_file: str | os.PathLike[str] | None = None,
         **settings: Any,
-    ) -> Any:
+    ) -> list[ProgramState] | Iterator[ProgramState]:
         """Run the program for every row: a dict of arguments, or a tuple of them.
 
         Returns the list of finished states in order; a row that failed holds its own error
@@ -312,7 +338,8 @@ class Program:
         `results_file` (JSON lines) keeps finished rows; a second batch skips those whose
         arguments, sampling arguments and program are as they were; another model wants another
         file.
-        Other keywords are settings of every run, as for `run`.
+        Other keywords are settings of every run, as for `run`. Inside another program the rows
+        run on fresh sessions of the same run, and take sampling arguments only.
         """
         options = BatchOptions(
             num_threads, progress_bar, order, on_error, results_file, generator_style

@@ -23,7 +23,7 @@ from phloem.programs.effects import (
     ScopeEnd,
     to_expression,
 )
-from phloem.programs.events import Appended, Event, StepFinished, Token
+from phloem.programs.events import AnyEvent, Appended, StepFinished, Token
 from phloem.programs.executor import forking, hub, loop
 from phloem.programs.executor.branch import Branch
 from phloem.programs.executor.frame import Frame, Handle, current
@@ -208,7 +208,7 @@ class ProgramState(Handle):
     ret_value = value
 
     @property
-    def events(self) -> tuple[Event, ...]:
+    def events(self) -> tuple[AnyEvent, ...]:
         """The run's events so far."""
         return self._branch.run.feed.events
 
@@ -272,7 +272,7 @@ State = ProgramState
 """The name for annotations: `def program(state: ph.State, ...)`."""
 
 
-def _piece(event: Event, var_name: str | None, path: str) -> str | None:
+def _piece(event: AnyEvent, var_name: str | None, path: str) -> str | None:
     """The text that an event adds to a state's (or a variable's) text."""
     if event.path != path:
         return None

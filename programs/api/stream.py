@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from phloem.programs.api.state import ProgramState
-from phloem.programs.events import Event
+from phloem.programs.events import AnyEvent
 
 __all__ = ["EventStream"]
 
@@ -22,14 +22,14 @@ class EventStream:
         self.state = state
         self._future = future
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[AnyEvent]:
         try:
             yield from self.state._branch.run.feed
             self._raise()
         finally:
             self.cancel()
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
+    async def __aiter__(self) -> AsyncIterator[AnyEvent]:
         try:
             async for event in self.state._branch.run.feed:
                 yield event

@@ -13,7 +13,7 @@ import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 
-from phloem.programs.events import Event
+from phloem.programs.events import AnyEvent
 from phloem.programs.executor.loop import wait_until
 
 __all__ = ["Feed"]
@@ -23,13 +23,13 @@ class Feed:
     """An append-only list of events with blocking and async readers."""
 
     def __init__(self) -> None:
-        self._events: list[Event] = []
+        self._events: list[AnyEvent] = []
         self._changed = threading.Condition()
         self._wakers: list[Callable[[], None]] = []
         self._done = False
 
     @property
-    def events(self) -> tuple[Event, ...]:
+    def events(self) -> tuple[AnyEvent, ...]:
         """All events so far."""
         return tuple(self._events)
 
@@ -41,7 +41,7 @@ class Feed:
         """Whether no event will follow."""
         return self._done
 
-    def put(self, event: Event) -> None:
+    def put(self, event: AnyEvent) -> None:
         """Add an event and wake the readers."""
         with self._changed:
             self._events.append(event)
@@ -65,7 +65,7 @@ class Feed:
         with self._changed:
             wait_until(self._changed, lambda: self._done or ready())
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[AnyEvent]:
         """Every event from the first, blocking until each comes; ends with the run."""
         position = 0
         while True:
@@ -81,7 +81,7 @@ class Feed:
         """Whether a reader at `position` has nothing to wait for."""
         return position < len(self._events) or self._done
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
+    async def __aiter__(self) -> AsyncIterator[AnyEvent]:
         """The same for an event loop, which is never blocked."""
         loop = asyncio.get_running_loop()
         news = asyncio.Event()

@@ -11,7 +11,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Coroutine, Mapping, MutableMapping
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from phloem.errors import (
 from phloem.grammar.spec import Analyser
 from phloem.programs import registry
 from phloem.programs.effects import Search
-from phloem.programs.events import Event
+from phloem.programs.events import AnyEvent
 from phloem.programs.executor.feed import Feed
 from phloem.programs.executor.record import Record
 from phloem.programs.protocol import Backend, ChatFormat, Usage
@@ -154,7 +154,7 @@ class Run:
         """The process's analyser of constraints."""
         return registry.default("analyser")  # type: ignore[no-any-return]
 
-    def emit(self, event: type[Event], site: Site, path: str, /, **fields: Any) -> None:
+    def emit(self, event: Callable[..., AnyEvent], site: Site, path: str, /, **fields: Any) -> None:
         """Put an event of class `event` on the feed."""
         self.feed.put(
             event(

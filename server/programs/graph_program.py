@@ -107,8 +107,8 @@ def _said(name: str, query: str, variables: Mapping[str, Any]) -> str:
     if value is None:
         raise UnknownVariable(
             f"node {name!r}: {query!r} gives nothing to append",
-            hint=f"set so far: {', '.join(map(repr, variables)) or 'none'}; {query} || 'text' gives "
-            "another text in its place",
+            hint=f"set so far: {', '.join(map(repr, variables)) or 'none'}; "
+            f"{query} || 'text' gives another text in its place",
         )
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
