@@ -86,6 +86,8 @@ def _fits(state: EngineState, job: Job) -> bool:
         for seq in running.sequences()
     )
     room = state.pool.free + state.pool.cached - promised
+    if state.kv.pages_for(len(job.seq.tokens)) <= room:  # whatever is cached
+        return True
     return state.kv.pages_needed(job.seq) <= room
 
 
