@@ -6,12 +6,12 @@ does not: the token encoding of what is found (matcher.py).
 Four searches, each bounded by a number of states. The first is best-first: where several bytes
 are allowed they are ranked (what closes first, then the shortest values), and a path costs its
 unforced bytes, its departures from the first rank, and its open brackets and quotes. That finds
-the end of JSON in a few dozen states. The second, for objects with many required members, never
-goes back: it takes the first rank. The third, for patterns that want something of a text but not
-where (`(?=.*[0-9])`, or a word somewhere), goes round the `words` that occur in the constraint.
-The fourth, for what loops before it may end (counted repetitions), goes level by level and keeps
-few paths of those that allow the same next bytes: those whose sets of next bytes changed most
-often are furthest. What is found is always valid; it need not be the very shortest.
+the end of JSON in a few dozen states. The second, for patterns that want something of a text but
+not where (`(?=.*[0-9])`, or a word somewhere), goes round the `words` that occur in the
+constraint. The third, for objects with many required members, never goes back: it takes the first
+rank. The fourth, for what loops before it may end (counted repetitions), goes level by level and
+keeps few paths of those that allow the same next bytes: those whose sets of next bytes changed
+most often are furthest. What is found is always valid; it need not be the very shortest.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from llguidance import LLMatcher
+
+from phloem.grammar.engine import consume, try_consume
 
 __all__ = ["Admits", "anything", "shortest_completion"]
 
@@ -37,7 +39,6 @@ _STEP, _DEVIATION, _OPEN = 1, 4, 2
 # Tried first where much is allowed: what closes (after a digit that is ","), then the shortest
 # values, then separators and the letters and digits that usual patterns ask for.
 _LIKELY = b'"}],:0{[1ntf-aA .@/T_Zx25'
-_NOT_ASCII = 0x80
 _SORTS = (b"a", b"A", b"0", b"-", b"@", b".", b" ", b"!", b"/", b"_", b":", b"b", b"1")
 """One character of each sort that patterns ask for, and seconds of the usual ones."""
 
@@ -64,16 +65,18 @@ def shortest_completion(
     A way that `admits` refuses is not followed. `words` are texts that the constraint may want.
     """
     matcher = root.deep_copy()
-    if not matcher.consume_tokens(list(text)):
+    if not consume(matcher, text):
         return None
     if matcher.is_accepting():
         return b""
     base = _scan(_START, text)
     found = _best_first(matcher.deep_copy(), base, admits)
+    # Short ones first where little room is left, whole ones first where order counts.
+    for order in (sorted(words, key=len), words):
+        if found is None:
+            found = _round(matcher.deep_copy(), base, admits, [*order, *_SORTS])
     if found is None:
         found = _greedy(matcher.deep_copy(), admits)
-    if found is None:
-        found = _round(matcher.deep_copy(), base, admits, words)
     return _by_level(matcher, base, admits) if found is None else found
 
 
@@ -102,6 +105,31 @@ def _best_first(matcher: LLMatcher, base: _Place, admits: Admits) -> bytes | Non
     return None
 
 
+def _round(
+    matcher: LLMatcher, base: _Place, admits: Admits, words: Sequence[bytes]
+) -> bytes | None:
+    """One of the words after the other, as far as each fits; the end as soon as there is one."""
+    path = b""
+    for turn in range(_ROUND_STATES):
+        path = _advance(matcher, path, path)
+        if matcher.is_error() or not admits(path):
+            return None
+        if matcher.is_accepting():
+            return path
+        depth, quoted, _ = _scan(base, path)
+        ends = (b'"',) if quoted else (b"}", b"]") if depth > 0 else ()
+        place = turn % len(words)
+        # Where no word fits, half a character or an escape is to be ended.
+        rest = bytes(_candidates(bytes(matcher.compute_bitmask()))[:1])
+        for step in (*ends, *words[place:], *words[:place], rest):
+            taken = try_consume(matcher, step)
+            if taken == len(step):
+                path += step
+                break
+            matcher.rollback(taken)
+    return None
+
+
 def _greedy(matcher: LLMatcher, admits: Admits) -> bytes | None:
     path = b""
     for _ in range(_GREEDY_STATES):
@@ -115,32 +143,6 @@ def _greedy(matcher: LLMatcher, admits: Admits) -> bytes | None:
             return None
         matcher.consume_token(choices[0])
         path += bytes(choices[:1])
-    return None
-
-
-def _round(
-    matcher: LLMatcher, base: _Place, admits: Admits, words: Sequence[bytes]
-) -> bytes | None:
-    """One of the words after the other, as far as each fits; the end as soon as there is one."""
-    path = b""
-    order = [*words, *_SORTS]
-    for turn in range(_ROUND_STATES):
-        path = _advance(matcher, path, path)
-        if matcher.is_error() or not admits(path):
-            return None
-        if matcher.is_accepting():
-            return path
-        depth, quoted, _ = _scan(base, path)
-        ends = (b'"',) if quoted else (b"}", b"]") if depth > 0 else ()
-        rest = _candidates(bytes(matcher.compute_bitmask()))[:1]
-        # Half a character is ended first.
-        inside = (bytes(rest),) if rest and rest[0] >= _NOT_ASCII else ()
-        for step in (*ends, *inside, order[turn % len(order)]):
-            taken = matcher.try_consume_tokens(list(step))
-            if taken == len(step):
-                path += step
-                break
-            matcher.rollback(taken)
     return None
 
 
@@ -179,7 +181,7 @@ def _advance(matcher: LLMatcher, here: bytes, path: bytes) -> bytes:
     """Bring the matcher from `here` to `path` and over the bytes forced after it."""
     _move(matcher, here, path)
     forced = bytes(matcher.compute_ff_bytes())
-    if forced and matcher.consume_tokens(list(forced)):
+    if forced and consume(matcher, forced):
         path += forced
     return path
 
@@ -194,7 +196,7 @@ def _move(matcher: LLMatcher, here: bytes, there: bytes) -> None:
     if len(here) > common:
         matcher.rollback(len(here) - common)
     if len(there) > common:
-        matcher.consume_tokens(list(there[common:]))
+        consume(matcher, there[common:])
 
 
 @functools.lru_cache(maxsize=1024)

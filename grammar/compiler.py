@@ -33,6 +33,10 @@ from phloem.grammar.spec import Constraint
 
 __all__ = ["GrammarCompiler"]
 
+_STEP_FUEL = 1_000_000
+"""Work of the lexer between two masks; five times its default. A matcher that needs more is broken
+for good, with all its copies, and a search for an end goes far between masks."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
@@ -208,7 +212,7 @@ class GrammarCompiler:
         whole = body
         if constraint.after is not None:
             whole = with_prelude(body, constraint.after, self.tokenizer.special_ids)
-        limits = LLParserLimits(verbose_errors=False)
+        limits = LLParserLimits(verbose_errors=False, step_lexer_fuel=_STEP_FUEL)
         root = LLMatcher(
             self.tokenizer.ll, LLMatcher.grammar_from_lark(whole), log_level=0, limits=limits
         )

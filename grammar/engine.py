@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from llguidance import LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from phloem.errors import ConfigError
 
-__all__ = ["BYTE_EOS", "EngineTokenizer", "byte_tokenizer"]
+__all__ = ["BYTE_EOS", "EngineTokenizer", "byte_tokenizer", "consume", "try_consume"]
 
 BYTE_EOS = 256
 """The end-of-sequence id of the byte tokenizer; ids below it are the bytes themselves."""
@@ -126,3 +126,16 @@ class _Bytes:
 def byte_tokenizer() -> LLTokenizer:
     """A tokenizer whose token ids are byte values; shared by the process."""
     return LLTokenizer(TokenizerWrapper(_Bytes()))
+
+
+def consume(matcher: LLMatcher, tokens: Sequence[int]) -> bool:
+    """Advance over all of `tokens` (or bytes); False, and a broken matcher, if they don't fit."""
+    return all(map(matcher.consume_token, tokens))
+
+
+def try_consume(matcher: LLMatcher, tokens: Sequence[int]) -> int:
+    """Advance over as many of `tokens` (or bytes) as fit; how many."""
+    taken = 0
+    while taken < len(tokens) and matcher.try_consume_tokens([tokens[taken]]):
+        taken += 1
+    return taken

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from llguidance import LLMatcher
 
+from phloem.grammar.engine import consume, try_consume
 from phloem.grammar.schema.distinct import Tracker
 
 __all__ = ["Foresight"]
@@ -38,7 +39,7 @@ class Foresight:
 
     def feed(self, data: bytes) -> None:
         """Advance over text that the grammar allows."""
-        self._matcher.consume_tokens(list(data))
+        consume(self._matcher, data)
 
     def rollback(self, count: int) -> None:
         """Undo the last `count` bytes."""
@@ -50,7 +51,7 @@ class Foresight:
         read already. Changes nothing."""
         if not tracker.may_be_stuck():
             return True
-        taken = self._matcher.try_consume_tokens(list(data))
+        taken = try_consume(self._matcher, data)
         self._states = _STATES
         found = taken < len(data) or self._search(tracker)
         self.rollback(taken)

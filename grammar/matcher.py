@@ -14,7 +14,7 @@ from llguidance import LLMatcher
 
 from phloem.errors import ConstraintError
 from phloem.grammar.closing import Admits, anything, shortest_completion
-from phloem.grammar.engine import EngineTokenizer
+from phloem.grammar.engine import EngineTokenizer, try_consume
 
 __all__ = ["EngineMatcher"]
 
@@ -81,7 +81,13 @@ class EngineMatcher:
 
     def accepts_prefix(self, tokens: Sequence[int]) -> int:
         """See `spec.Matcher`."""
-        count = 0 if self._ends else int(self._ll.validate_tokens(list(tokens)))
+        count = 0
+        if not self._ends:
+            twin = self._ll.deep_copy()
+            count = try_consume(twin, tokens)
+            # The engine does not count an end after which nothing could follow anyway.
+            ended = tokens[count : count + 1]
+            count += bool(ended) and ended[0] in self._tokenizer.eos_ids and twin.is_accepting()
         self._check("looking ahead")
         return count
 

@@ -11,7 +11,7 @@ import functools
 from llguidance import LLMatcher
 
 from phloem.errors import ConstraintError
-from phloem.grammar.engine import byte_tokenizer
+from phloem.grammar.engine import byte_tokenizer, consume
 from phloem.grammar.regex.emit import plain_terminal
 from phloem.grammar.regex.nodes import Node
 from phloem.grammar.regex.parser import parse_regex
@@ -65,9 +65,7 @@ def matches_format(document: Document, name: str, text: str) -> bool:
 def holds(language: Node, text: str) -> bool:
     """Whether `text` is in `language`."""
     matcher = _matcher(language).deep_copy()
-    data = list(text.encode())
-    # Few bytes at once: llguidance rolls the rest back at the first it refuses.
-    return (not data or matcher.try_consume_tokens(data) == len(data)) and matcher.is_accepting()
+    return consume(matcher, text.encode()) and bool(matcher.is_accepting())
 
 
 @functools.lru_cache(maxsize=1024)
