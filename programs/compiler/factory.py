@@ -150,9 +150,24 @@ def _renamed(factory: types.CodeType, function: types.FunctionType) -> types.Cod
     """The factory's code with its fragments named as the user's function is."""
     own = function.__code__
     constants = tuple(
-        item.replace(co_name=own.co_name, co_qualname=own.co_qualname)
+        _under(item, item.co_qualname, own.co_qualname).replace(co_name=own.co_name)
         if isinstance(item, types.CodeType) and item.co_name.startswith(_FRAGMENT)
         else item
         for item in factory.co_consts
     )
     return factory.replace(co_consts=constants)
+
+
+def _under(code: types.CodeType, before: str, after: str) -> types.CodeType:
+    """`code`, and what is defined in it, with `after` in place of `before` in qualified names. A
+    class's own is a constant of its body."""
+    constants = tuple(
+        _under(item, before, after)
+        if isinstance(item, types.CodeType)
+        else after + item.removeprefix(before)
+        if isinstance(item, str) and item.startswith(before + ".")
+        else item
+        for item in code.co_consts
+    )
+    qualname = after + code.co_qualname.removeprefix(before)
+    return code.replace(co_consts=constants, co_qualname=qualname)

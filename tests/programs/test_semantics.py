@@ -51,6 +51,17 @@ CASES = {
             y = {ph.gen("c"): ph.gen("d") for x in [ph.gen("a"), 2]}
             return xs, y, list(ph.gen("b", v=x) for x in (ph.gen("a"), v))
         """,
+    "names of what is defined inside": """
+        def program(v, log):
+            def inner():
+                class A:
+                    def m(self): pass
+                return A
+            class B:
+                f = lambda: 0
+            log += [inner.__qualname__, inner().m.__qualname__, B.__qualname__, B.f.__qualname__]
+            return ph.gen("a"), repr(B), inner.__name__
+        """,
     "lambdas whose defaults are steps": """
         def program(v, log):
             f = lambda x=ph.gen("a"), *, y=ph.gen("b"): ph.gen("c") + x + y
