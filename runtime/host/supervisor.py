@@ -22,7 +22,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from phloem.errors import Cancelled, EngineError, EngineRestarted, ModelError, PhloemError
+from phloem.errors import (
+    Cancelled,
+    EngineRestarted,
+    EngineUnavailable,
+    ModelError,
+    PhloemError,
+)
 from phloem.runtime.engine.stats import Stats
 from phloem.runtime.host import wire
 from phloem.runtime.host.inflight import Inflight
@@ -160,7 +166,7 @@ class Supervisor:
         failures = 0
         while (end := self._one_process()) is not None:
             if self._ready is None:
-                self._error = end.error or EngineError(
+                self._error = end.error or EngineUnavailable(
                     f"the engine process {end.how} while it loaded the model", hint="see the log"
                 )
                 self._set("failed")

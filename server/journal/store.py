@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 import queue
+import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable
@@ -173,9 +174,13 @@ def _attempt(
 def _failed(what: str, error: Exception) -> JournalError:
     if isinstance(error, JournalError):
         return error
-    # The message of SQLAlchemy quotes the statement's values: arguments of runs. Only its cause
-    # is told.
-    cause = getattr(error, "orig", None) or type(error).__name__
+    # What came first: where SQLite gives a transaction up, undoing it fails too.
+    first: BaseException = error
+    while first.__context__ is not None:
+        first = first.__context__
+    # The message of SQLAlchemy quotes the statement's values: arguments of runs. Only what SQLite
+    # says itself is told.
+    cause = first if isinstance(first, sqlite3.Error) else type(first).__name__
     return JournalError(
         f"the journal can't be {what}: {cause}",
         hint="check the file's folder, its permissions and the space left",

@@ -19,8 +19,8 @@ from phloem.errors import (
     ConfigError,
     ConstraintError,
     DeadlineExceeded,
-    EngineError,
     EngineRestarted,
+    EngineUnavailable,
     ModelNotFound,
     PromptTooLong,
 )
@@ -273,7 +273,7 @@ async def test_every_way_not_to_start(make, caplog):
     a model that is not there and settings that do not exist are named."""
     dying = make(Loader(f"{FAULTY}:dying_model"))
     for _ in range(2):
-        with pytest.raises(EngineError, match="killed by SIGKILL while it loaded the model"):
+        with pytest.raises(EngineUnavailable, match="killed by SIGKILL while it loaded the model"):
             await dying.start()
     assert caplog.text.count("engine process: last words") == 2
     with pytest.raises(ModelNotFound, match="no-such-model"):

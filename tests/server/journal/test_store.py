@@ -247,3 +247,31 @@ def test_pages_part_runs_that_started_at_once(store: Store) -> None:
         found += [one.id for one in page]
         after = (page[-1].created_at, page[-1].id)
     assert found == list("abcde")
+
+
+def test_a_full_disk_is_told_and_passes(store: Store) -> None:
+    """A write that finds no room fails with its whole group, none of which is kept; once there is
+    room again writes are."""
+    runs = Runs(store, keep=1000)
+
+    def room(pages: int) -> None:
+        """Let the file grow by so many pages."""
+
+        def limit(connection: Any) -> None:
+            size = connection.exec_driver_sql("PRAGMA page_count").scalar()
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {size + pages}")
+
+        store.write(limit).result(5)
+
+    begin = threading.Event()
+    room(0)
+    first = store.write(lambda _: begin.wait(5))
+    large = [runs.insert(row(name, args={"text": "x" * 100_000})) for name in ("a", "b")]
+    begin.set()
+    first.exception(5)
+    for write in large:
+        with pytest.raises(JournalError, match="full"):
+            write.result(5)
+    room(1000)
+    runs.insert(row("c", args={"text": "x" * 100_000})).result(5)
+    assert [found.id for found in runs.unfinished()] == ["c"]
