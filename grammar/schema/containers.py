@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from phloem.grammar.schema.flat import ArrayGroup, Flat, ObjectGroup, Op, Some
+from phloem.grammar.schema.flat import ArrayGroup, Demand, Flat, ObjectGroup, Op, Some
 from phloem.grammar.schema.goals import Choice, Context, Presence, Step, weak
 
 __all__ = [
@@ -92,7 +92,7 @@ def broken_array_rest(context: Context) -> Choice:
         return [*choice, [lambda flat: flat.only("array"), _longer(len(prefix))]]
     if prefix:
         return [*choice, [context.blocker("array")]]
-    return [[_containing(context.op(False, rest))]]
+    return [[_counting(context.op(False, rest), 1)]]
 
 
 def _wrong_item(index: int, op: Op) -> Callable[[Flat], None]:
@@ -108,44 +108,60 @@ def _longer(length: int) -> Callable[[Flat], None]:
     return lambda flat: flat.at_least("min_items", length + 1)
 
 
-def _containing(op: Op) -> Callable[[Flat], None]:
+def _counting(op: Op, least: int, most: int | None = None) -> Callable[[Flat], None]:
     def step(flat: Flat) -> None:
         flat.only("array")
-        flat.contains += (op,)
-        flat.at_least("min_items", 1)
+        flat.contains += (Demand(op, least, most),)
+        flat.at_least("min_items", least)
 
     return step
 
 
+def _bounds(context: Context) -> tuple[int, int | None]:
+    """How many items are to match, at least and at most."""
+    least, most = context.schema.get("minContains", 1), context.schema.get("maxContains")
+    return int(least), None if most is None else int(most)
+
+
 def contains(context: Context, steps: list[Step], _choices: list[Choice]) -> None:
-    """`contains` with at least one match; other counts are refused."""
-    least = context.schema.get("minContains", 1)
-    if "maxContains" in context.schema or least not in {0, 1}:
-        context.refuse("can be enforced only with minContains 0 or 1 and without maxContains")
-    if least == 0:
+    """`contains` with `minContains` and `maxContains`; other values than arrays are let be."""
+    least, most = _bounds(context)
+    if least == 0 and most is None:
         return
     op = context.op(True, context.value)
 
     def step(flat: Flat) -> None:
-        flat.contains += (op,)
-        flat.at_least("min_items", 1)
+        if most is not None and most < least:
+            flat.types -= {"array"}
+        elif most == 0:
+            flat.arrays += (ArrayGroup((), context.op(False, context.value)),)
+        else:
+            flat.contains += (Demand(op, least, most),)
+            flat.at_least("min_items", least)
 
     steps.append(step)
 
 
 def broken_contains(context: Context) -> Choice:
-    """Arrays none of whose items match."""
-    if "maxContains" in context.schema:
-        context.refuse("with maxContains can't be negated")
-    if context.schema.get("minContains", 1) == 0:
-        return []
-    group = ArrayGroup((), context.op(False, context.value))
+    """Arrays in which too few items match, or too many."""
+    least, most = _bounds(context)
+    op = context.op(True, context.value)
+    choice: Choice = []
+    if least == 1:
+        none = ArrayGroup((), context.op(False, context.value))
+        choice.append([lambda flat: flat.only("array"), _of(none)])
+    elif least:
+        choice.append([_counting(op, 0, least - 1)])
+    if most is not None:
+        choice.append([_counting(op, most + 1)])
+    return choice
 
+
+def _of(group: ArrayGroup) -> Callable[[Flat], None]:
     def step(flat: Flat) -> None:
-        flat.only("array")
         flat.arrays += (group,)
 
-    return [[step]]
+    return step
 
 
 def unique(context: Context, steps: list[Step], _choices: list[Choice]) -> None:

@@ -22,7 +22,8 @@ _DRAFTS = {
 _SINCE = {
     "const": 6, "contains": 6, "propertyNames": 6, "if": 7, "then": 7, "else": 7,
     "dependentRequired": 8, "dependentSchemas": 8, "unevaluatedProperties": 8,
-    "unevaluatedItems": 8, "$recursiveRef": 8, "$dynamicRef": 9, "prefixItems": 9,
+    "unevaluatedItems": 8, "minContains": 8, "maxContains": 8, "$recursiveRef": 8,
+    "$dynamicRef": 9, "prefixItems": 9,
 }  # fmt: skip
 
 

@@ -32,7 +32,7 @@ _IN_STRING = frozenset(("string", "string escape", "key", "key escape"))
 
 def finite_items(model: Model, kind: Arrays) -> list[str] | None:
     """The JSON texts of all possible items, if they are few; the grammar can count those off."""
-    if kind.prefix or kind.contains is not None:
+    if kind.prefix or kind.counted is not None:
         return None
     texts: dict[str, None] = {}
     for item in () if kind.rest is None else model.kinds[kind.rest]:
@@ -63,13 +63,23 @@ def _endless(model: Model, state: State, open_: frozenset[State] = frozenset()) 
         match kind:
             case Strings(_, None, ()):
                 return True
-            case Arrays(_, rest, _, None, False) if rest is not None:
+            case Arrays(_, rest, _, None, False, None) if rest is not None:
                 return True
             case Objects(members, others, _, None):
                 states = [member.state for member in members] + [other.state for other in others]
                 if any(_endless(model, part, inner) for part in states):
                     return True
     return False
+
+
+def _items_at(kind: Arrays, place: int) -> list[State]:
+    """The states of the items that may stand at `place`."""
+    if kind.counted is not None:
+        places = kind.counted.places
+        return [item.state for item in places[min(place, len(places) - 1)]]
+    if place < len(kind.prefix):
+        return [kind.prefix[place]]
+    return [] if kind.rest is None else [kind.rest]
 
 
 class Frame(NamedTuple):
@@ -228,7 +238,12 @@ class Tracker:
         return True
 
     def _is_endless(self, kind: Kind) -> bool:
-        return isinstance(kind, Arrays) and not kind.prefix and kind.rest in self._endless
+        return (
+            isinstance(kind, Arrays)
+            and not kind.prefix
+            and kind.counted is None
+            and kind.rest in self._endless
+        )
 
     def _states(self) -> frozenset[State]:
         """The states the value that begins here may be in."""
@@ -238,10 +253,7 @@ class Tracker:
         found: set[State] = set()
         for kind in (kind for state in frame.states for kind in self._model.kinds[state]):
             if isinstance(kind, Arrays) and frame.is_array:
-                if frame.place < len(kind.prefix):
-                    found.add(kind.prefix[frame.place])
-                else:
-                    found.update(state for state in (kind.rest, kind.contains) if state is not None)
+                found.update(_items_at(kind, frame.place))
             elif isinstance(kind, Objects) and not frame.is_array:
                 named = [m.state for m in kind.members if m.name == frame.name]
                 found.update(named or (other.state for other in kind.others))

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phloem.errors import ConstraintError
+from phloem.grammar.schema.counting import Place, edges, is_end
 from phloem.grammar.schema.distinct import finite_items, needs_tracking
 from phloem.grammar.schema.flat import State
 from phloem.grammar.schema.model import (
@@ -38,7 +39,6 @@ from phloem.grammar.schema.values import json_text
 __all__ = ["write_grammar", "write_rules"]
 
 _MAX_COUNT_RULES = 20_000
-_MAX_BEFORE = 100
 
 
 def write_grammar(model: Model, *, whitespace: bool) -> str:
@@ -127,9 +127,9 @@ class _Writer:
         values = finite_items(self._model, kind) if kind.unique else None
         if values:
             return self._unique(kind, values)
+        if kind.counted is not None:
+            return f"{t.open_array} {self._counting(kind)} {t.close_array}"
         inner = self._rest(kind, len(kind.prefix))
-        if kind.contains is not None:
-            inner = self._containing(kind, self._name(kind.contains))
         for index in reversed(range(len(kind.prefix))):
             if kind.max_items is not None and index >= kind.max_items:
                 continue
@@ -157,29 +157,28 @@ class _Writer:
         row = f"{item} {_repeat(more, max(low - 1, 0), None if high is None else high - 1)}"
         return row if low else f"({row})?"
 
-    def _containing(self, kind: Arrays, hit: str) -> str:
-        """The items after the prefix, of which one is a `hit`: by how many stand before it."""
-        if kind.rest is None:
-            raise AssertionError("an array of limited length has no items to search")
-        done = len(kind.prefix)
-        comma = self._terminals.comma
-        behind = f"({comma} {self._name(kind.rest)})"
-        # Where nothing stands before them, items have their comma behind them up to the hit.
-        item = behind if done else f"({self._name(kind.rest)} {comma})"
-        lead = f"{comma} {hit}" if done else hit
-        low, high = max(kind.min_items - done, 1), kind.max_items
-        high = None if high is None else high - done
-        last = low - 1 if high is None else high - 1
-        if last > _MAX_BEFORE:
-            raise ConstraintError("'contains' with such bounds on the items can't be enforced")
-        options = []
-        for before in range(last + 1):
-            # Without an upper bound the last row takes any greater number before the hit, too.
-            most = None if high is None and before == last else before
-            room = None if high is None else high - 1 - before
-            after = _repeat(behind, max(low - 1 - before, 0), room)
-            options.append(f"{_repeat(item, before, most)} {lead} {after}")
-        return "(" + " | ".join(options) + ")"
+    def _counting(self, kind: Arrays) -> str:
+        """The items where some are counted: a rule for each place of their automaton."""
+        found = edges(kind)
+        name, comma = f"{self._prefix}q{len(self._rules)}", self._terminals.comma
+        names = {place: f"{name}x{index}" for index, place in enumerate(found)}
+        for place, ways in found.items():
+            lead = f"{comma} " if place[0] else ""
+            by_place: dict[Place, list[str]] = {}
+            for item, after in ways:
+                by_place.setdefault(after, []).append(self._name(item.state))
+            steps = {
+                after: f"{lead}({' | '.join(dict.fromkeys(items))})"
+                for after, items in by_place.items()
+            }
+            # What stays at its place is a loop, not a rule in a rule in a rule.
+            stay = steps.pop(place, None)
+            loop = f"({stay})* " if stay else ""
+            options = [f"{loop}{step} {names[after]}" for after, step in steps.items()]
+            if is_end(kind, place):
+                options.append(loop or '""')
+            self._rule(names[place], options)
+        return next(iter(names.values()))
 
     def _unique(self, kind: Arrays, values: list[str]) -> str:
         """Distinct items of a finite set: a rule that remembers the set of those written."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from phloem.grammar.schema.counting import edges
 from phloem.grammar.schema.flat import State
 from phloem.grammar.schema.model import Arrays, Kind, Objects
 
@@ -26,7 +27,10 @@ def parts(kind: Kind) -> Iterator[State]:
             yield kind.needed.state
     elif isinstance(kind, Arrays):
         yield from kind.prefix
-        yield from (state for state in (kind.rest, kind.contains) if state is not None)
+        if kind.rest is not None:
+            yield kind.rest
+        if kind.counted is not None:
+            yield from (item.state for items in kind.counted.places for item in items)
 
 
 def productive(kinds: Kinds) -> set[State]:
@@ -54,8 +58,8 @@ def _is_live(kind: Kind, live: set[State]) -> bool:
         open_ = any(other.state in live for other in kind.others)
         return needed and (open_ or len(present) >= kind.min_members)
     if isinstance(kind, Arrays):
-        if kind.contains is not None and kind.contains not in live:
-            return False
+        if kind.counted is not None:
+            return bool(edges(kind, live.__contains__))
         items = [*kind.prefix, *[kind.rest] * (kind.rest is not None)]
         full = kind.min_items <= len(kind.prefix) or kind.rest in live
         return full and all(item in live for item in items[: kind.min_items])
@@ -77,6 +81,14 @@ def _prune(kind: Kind, live: set[State]) -> Kind:
         others = tuple(other for other in kind.others if other.state in live)
         return dataclasses.replace(kind, members=members, others=others)
     if isinstance(kind, Arrays):
+        if kind.counted is not None:
+            places = tuple(
+                tuple(item for item in items if item.state in live) for items in kind.counted.places
+            )
+            # Its own items say what may stand where; the others only hold them.
+            return dataclasses.replace(
+                kind, counted=dataclasses.replace(kind.counted, places=places)
+            )
         prefix = kind.prefix
         dead = next((i for i, state in enumerate(prefix) if state not in live), None)
         if dead is not None:

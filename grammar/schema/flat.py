@@ -21,6 +21,7 @@ from phloem.grammar.schema.values import TYPES, common_multiple, key_of
 
 __all__ = [
     "ArrayGroup",
+    "Demand",
     "Flat",
     "ObjectGroup",
     "Op",
@@ -77,6 +78,15 @@ class ArrayGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Demand:
+    """At least and at most so many items are in `op`."""
+
+    op: Op
+    least: int
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ObjectGroup:
     """What one schema says of members: by name, by pattern of the name, and of all others."""
 
@@ -114,7 +124,7 @@ class Flat:
     min_items: int = 0
     max_items: int | None = None
     arrays: tuple[ArrayGroup, ...] = ()
-    contains: tuple[Op, ...] = ()
+    contains: tuple[Demand, ...] = ()
     unique: bool = False
     min_members: int = 0
     max_members: int | None = None

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from phloem.grammar.regex.lengths import Lengths, lengths
 from phloem.grammar.regex.nodes import And
+from phloem.grammar.schema.counting import fewest
 from phloem.grammar.schema.flat import State
-from phloem.grammar.schema.model import Arrays, Kind, Literals, Model, Objects, Strings
+from phloem.grammar.schema.model import Arrays, Counted, Kind, Literals, Model, Objects, Strings
 from phloem.grammar.schema.values import json_text
 
 __all__ = ["schema_lengths"]
@@ -36,12 +37,13 @@ def _fewest(kind: Kind, least: dict[State, int]) -> int:
             return min(map(len, texts))
         case Strings():
             return 2 + _string(kind)[0]
+        case Arrays(counted=Counted()):
+            inner = fewest(kind, least.__getitem__)
+            return _DEEP if inner is None else min(2 + inner, _DEEP)
         case Arrays(prefix, rest, min_items):
             items = [least[state] for state in prefix[:min_items]]
             if rest is not None:
                 items += [least[rest]] * (min_items - len(items))
-            if kind.contains is not None and rest is not None:
-                items += [least[kind.contains] - least[rest]]
             return min(2 + sum(items) + max(min_items - 1, 0), _DEEP)
         case Objects():
             return _fewest_members(kind, least)

@@ -14,6 +14,8 @@ from phloem.grammar.schema.flat import Range, State
 
 __all__ = [
     "Arrays",
+    "Counted",
+    "Item",
     "KeyClass",
     "Kind",
     "Literals",
@@ -52,15 +54,32 @@ class Strings:
 
 
 @dataclass(frozen=True, slots=True)
+class Item:
+    """Items of an array that count 1 or 0 for each demand on their number."""
+
+    state: State
+    hits: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Demands on numbers of items, as bounds, and the items at each place, then behind them."""
+
+    bounds: tuple[tuple[int, int | None], ...]
+    places: tuple[tuple[Item, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Arrays:
-    """Arrays: items by position, then `rest` (None: no more items); some item in `contains`."""
+    """Arrays: items by position, then `rest` (None: no more items). Where items are `counted`, that
+    says what they are; the others then hold all of them."""
 
     prefix: tuple[State, ...]
     rest: State | None
     min_items: int
     max_items: int | None
     unique: bool
-    contains: State | None
+    counted: Counted | None = None
 
 
 @dataclass(frozen=True, slots=True)

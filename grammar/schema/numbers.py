@@ -80,7 +80,8 @@ def multiples(span: Range, step: Fraction, *, whole: bool, fractional: bool) -> 
 
 def _unbounded(whole: bool, fractional: bool) -> str:
     if whole:
-        return f"/-?{_NATURAL}/"
+        # One text for zero: where items must differ, "-0" after 0 would lead nowhere.
+        return f"/0|-?[1-9][0-9]{{0,{_DIGITS - 1}}}/"
     if fractional:
         # Few enough digits that no double rounds the number to an integer.
         return r"/-?(?:0|[1-9][0-9]{0,8})\.[0-9]{0,5}[1-9]/"

@@ -58,6 +58,8 @@ def _extend(inner):
         maxItems=st.integers(0, 3),
         uniqueItems=st.booleans(),
         contains=inner,
+        minContains=st.integers(0, 2),
+        maxContains=st.integers(0, 2),
     )
     branches = st.lists(inner, min_size=1, max_size=3)
     logic = st.one_of(
