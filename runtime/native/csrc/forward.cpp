@@ -270,14 +270,16 @@ void Decoder::multiply(const Matrix& matrix, int64_t rows, float* out, int64_t s
   });
 }
 
-// Work of well under a microsecond a row: one or two rows are not worth a barrier.
+// Work of well under a microsecond a row: one or two rows are not worth a barrier. Many are cut by
+// tiles, because the rows of a tile share cache lines where they are packed: two cores that write to
+// the same line take it from each other with every block.
 template <class Body>
 void Decoder::for_rows(int64_t rows, const Body& body) {
   if (rows <= 2) {
     for (int64_t r = 0; r < rows; ++r) body(r, 0);
     return;
   }
-  const int64_t each = rows < 8 * kRowsPerPiece ? 1 : kRowsPerPiece;
+  const int64_t each = rows < 8 * kRowsPerPiece ? 1 : rows < 3 * kTile ? kRowsPerPiece : kTile;
   pool_.run(ceil_div(rows, each), [&](int64_t piece, int thread) {
     const int64_t end = std::min((piece + 1) * each, rows);
     for (int64_t r = piece * each; r < end; ++r) body(r, thread);
