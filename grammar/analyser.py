@@ -21,6 +21,7 @@ from phloem.grammar.regex.lengths import has_boolean, lengths
 from phloem.grammar.schema.lengths import schema_lengths
 from phloem.grammar.schema.strings import is_empty
 from phloem.grammar.spec import Bounds, Constraint, Finish, Span
+from phloem.surrogates import half_of_pair
 
 __all__ = ["DefaultAnalyser", "default_analyser"]
 
@@ -58,7 +59,7 @@ class DefaultAnalyser:
             found = constraint_of_type(type)
         else:
             found = Constraint("json_schema", _schema_text(schema))
-        if any("\ud800" <= char <= "\udfff" for char in found.source):
+        if half_of_pair(found.source) is not None:
             raise ConstraintError(
                 f"the {found.kind} holds half of a surrogate pair, which no text can",
                 hint="write the character itself, or both halves",

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from phloem.errors import CompileError
 from phloem.grammar.spec import Constraint
+from phloem.surrogates import half_of_pair
 
 __all__ = [
     "AddLater",
@@ -208,15 +209,12 @@ class Expression:
 def well_formed(text: str, what: str) -> str:
     """`text` itself. Raises `CompileError` if it holds half of a surrogate pair: that is no
     character, and no tokenizer takes it."""
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
+    half = half_of_pair(text)
+    if half is not None:
         raise CompileError(
-            f"{what} holds {text[error.start]!a}, half of a surrogate pair",
+            f"{what} holds {half}, half of a surrogate pair",
             hint='clean the text where it comes from: read files with errors="replace", say',
-        ) from error
+        )
     return text
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from phloem import errors as e
 from phloem.errors import PhloemError, where_of
+from phloem.surrogates import spelled
 
 __all__ = ["code_of", "error_object", "outcome_of", "status_of", "status_of_code"]
 
@@ -124,7 +125,7 @@ def _words(error: BaseException) -> str:
         said = f"{name}, whose text can't be had"
     if len(said) > LONGEST:
         said = f"{said[:LONGEST]}... ({len(said)} characters)"
-    return said.encode("utf-8", "backslashreplace").decode()
+    return spelled(said)
 
 
 def _object(status: int, message: str, param: str | None, code: str) -> dict[str, Any]:

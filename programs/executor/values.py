@@ -14,6 +14,7 @@ from typing import Any
 
 from phloem.errors import JournalError
 from phloem.retrieval.base import Hit, Hits
+from phloem.surrogates import spelled
 
 __all__ = ["decode", "encode", "plain", "register_codec", "show"]
 
@@ -73,8 +74,8 @@ def plain(value: Any) -> Any:
     a number of thousands of digits."""
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
-    if isinstance(value, str) and not value.isascii():
-        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, str):
+        return spelled(value)
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
         return f"<int of {value.bit_length()} bits>"
     return value

@@ -13,6 +13,7 @@ import regex
 from phloem.errors import ConfigError
 from phloem.programs.protocol import SamplingParams
 from phloem.runtime.engine.output_text import OutputText
+from phloem.surrogates import half_of_pair
 
 __all__ = ["check_hint", "check_params", "make_output_text"]
 
@@ -38,7 +39,11 @@ def check_params(params: SamplingParams) -> None:
         ("repetition_penalty", 0 < params.repetition_penalty <= 10, "more than 0, at most 10"),
         ("logprobs", params.logprobs is None or 0 <= params.logprobs <= 100, "from 0 to 100"),
         ("stop", all(params.stop), "texts of one character or more"),
-        ("stop", all(map(_encodable, params.stop)), "texts without halves of surrogate pairs"),
+        (
+            "stop",
+            not any(map(half_of_pair, params.stop)),
+            "texts, no halves of surrogate pairs",
+        ),
     ]
     _check(params, rules)
 
@@ -85,10 +90,6 @@ def _kinds(params: SamplingParams) -> list[tuple[str, bool, str]]:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _encodable(text: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def make_output_text(params: SamplingParams) -> OutputText:

@@ -26,6 +26,7 @@ from typing import Protocol
 from phloem.errors import EngineError, PhloemError
 from phloem.runtime.host import wire
 from phloem.runtime.host.channel import Channel, coalesced
+from phloem.surrogates import spelled
 
 __all__ = ["main"]
 
@@ -127,7 +128,7 @@ class _Forward(logging.Handler):
         except (TypeError, ValueError):  # arguments that do not fit the line
             self.handleError(record)
         else:
-            self._channel.put(wire.Log(record.name, record.levelno, wire.encodable(text)))
+            self._channel.put(wire.Log(record.name, record.levelno, spelled(text)))
 
 
 def main() -> None:

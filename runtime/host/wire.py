@@ -24,6 +24,7 @@ from phloem.programs.protocol import Capabilities, ChatFormat
 from phloem.runtime.engine.messages import Computed, Generated, Progress, Scored
 from phloem.runtime.engine.stats import Stats
 from phloem.runtime.engine.work import Flush, Generate, Pin, Score
+from phloem.surrogates import spelled
 
 __all__ = [
     "Broken",
@@ -46,7 +47,6 @@ __all__ = [
     "ToChild",
     "decode_from_child",
     "decode_to_child",
-    "encodable",
     "encode_from_child",
     "encode_to_child",
     "frame_to_child",
@@ -71,8 +71,8 @@ class ErrorRecord:
         """The record of an error; of a class that others can't know, that of the nearest known."""
         known = next(c for c in type(error).__mro__ if getattr(errors, c.__name__, None) is c)
         details = to_jsonable_python(error.details, fallback=repr, inf_nan_mode="constants")
-        hint = None if error.hint is None else encodable(error.hint)
-        return cls(known.__name__, encodable(error.message), hint, error.where, details)
+        hint = None if error.hint is None else spelled(error.hint)
+        return cls(known.__name__, spelled(error.message), hint, error.where, details)
 
     def error(self) -> PhloemError:
         """The error again."""
@@ -80,11 +80,6 @@ class ErrorRecord:
         if not (isinstance(found, type) and issubclass(found, PhloemError)):
             found = EngineError
         return found(self.message, hint=self.hint, where=self.where, **self.details)
-
-
-def encodable(text: str) -> str:
-    """`text` with lone surrogates (file names may have them) spelled out."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 # To the child

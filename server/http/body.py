@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from phloem.server.http.replies import RequestError, json_reply
+from phloem.surrogates import half_of_pair
 
 __all__ = ["BodyLimit", "StrictRoute", "parse_json"]
 
@@ -50,11 +51,9 @@ def parse_json(body: bytes) -> Any:
 
 def _check_surrogates(value: Any) -> None:
     """Refuse text that no encoding can write: an escape may name half of a surrogate pair."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        half = f"\\u{ord(error.object[error.start]):04x}"
-        raise _refused(f"the body holds {half}, which is half of a surrogate pair") from None
+    half = half_of_pair(json.dumps(value, ensure_ascii=False))
+    if half is not None:
+        raise _refused(f"the body holds {half}, which is half of a surrogate pair")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from phloem.server.programs.rows import RunRow
+from phloem.surrogates import spelled
 
 __all__ = ["LiveRun", "RunEvent"]
 
@@ -39,10 +40,7 @@ class LiveRun:
     def put(self, name: str, data: Any) -> None:
         """Add an event and wake the readers."""
         text = json.dumps(data, default=repr, ensure_ascii=False)
-        if not text.isascii():
-            # A program's own text may hold half of a surrogate pair, which no encoding can write.
-            text = text.encode("utf-8", "backslashreplace").decode()
-        self.events.append((name, text))
+        self.events.append((name, spelled(text)))
         self._wake()
 
     def begin_again(self, reason: str) -> None:

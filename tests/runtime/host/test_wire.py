@@ -20,6 +20,7 @@ from phloem.runtime.engine.work import Flush, Generate, Pin, Score
 from phloem.runtime.host import wire
 from phloem.runtime.host.channel import Channel, coalesced
 from phloem.runtime.place import Place
+from phloem.surrogates import spelled
 
 PLACE = Place("s", "tenant", 1.25, 3, "b.0")
 LOGPROB = TokenLogprob(7, "é", -math.inf, ((7, "é", -0.1 + 0.2), (8, "\ufffd", -3e-300)))
@@ -64,7 +65,7 @@ def test_replies_arrive_as_they_were():
         wire.Reply(3, Computed(4)),
         wire.Pong(1, stats),
         wire.Pong(2, None),
-        wire.Log("x", 20, wire.encodable("a\udc80")),
+        wire.Log("x", 20, spelled("a\udc80")),
     ]
     assert wire.decode_from_child(wire.encode_from_child(sent)) == sent
 
