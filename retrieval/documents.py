@@ -133,7 +133,7 @@ def problem(doc: Document) -> str | None:
         return f"the id must have 1 to {_MAX_ID_BYTES} bytes"
     try:
         json.dumps(dict(doc.meta), allow_nan=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         return f"meta is not JSON: {error}"
     return None
 

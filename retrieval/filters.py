@@ -19,6 +19,7 @@ JSON form, everywhere a filter is taken as a mapping:
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -129,6 +130,15 @@ def parse_filter(given: Filter | Mapping[str, Any] | None) -> Filter | None:
 
     Raises `RetrievalError` naming the part that is not a filter.
     """
+    try:
+        return _parse(given)
+    except RecursionError:
+        raise RetrievalError(
+            "the filter is nested too deeply", hint="say it with fewer levels of and, or and not"
+        ) from None
+
+
+def _parse(given: Filter | Mapping[str, Any] | None) -> Filter | None:
     if given is None:
         return None
     if isinstance(given, Term | Terms | Range | Exists | And | Or | Not):
@@ -162,7 +172,7 @@ def _checked(given: Filter) -> Filter:
 
 
 def _parsed(part: Any) -> Filter:
-    found = parse_filter(part)
+    found = _parse(part)
     if found is None:
         raise _bad(part, "a part of a filter can't be None")
     return found
@@ -171,10 +181,10 @@ def _parsed(part: Any) -> Filter:
 def _operator(name: str, value: Any) -> Filter | None:
     """The explicit form, or None if `{name: value}` is the shorthand of a field `name`."""
     if name in ("and", "or") and isinstance(value, list | tuple) and _all_filters(value):
-        parts = tuple(parsed for item in value if (parsed := parse_filter(item)) is not None)
+        parts = tuple(parsed for item in value if (parsed := _parse(item)) is not None)
         return And(parts) if name == "and" else Or(parts)
     if name == "not" and (isinstance(value, Mapping) or _all_filters([value])):
-        inner = parse_filter(value)
+        inner = _parse(value)
         return None if inner is None else Not(inner)
     if not isinstance(value, Mapping) or len(value) != 1 or set(value) <= set(_BOUNDS):
         return None
@@ -222,8 +232,8 @@ def _scalar(field: str, value: Any) -> Scalar:
         return value.isoformat()
     if not isinstance(value, str | int | float):
         raise _bad({field: value}, "a value is a string, a number, a boolean or a date")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise _bad({field: value}, "a number must be finite")
+    if not isinstance(value, str) and not _is_double(value):
+        raise _bad({field: value}, "a number must be finite, and no larger than a 64-bit float")
     if isinstance(value, str):
         try:
             value.encode()
@@ -232,8 +242,16 @@ def _scalar(field: str, value: Any) -> Scalar:
     return value
 
 
+def _is_double(value: float) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:
+        return False
+
+
 def _bad(part: Any, why: str) -> RetrievalError:
-    return RetrievalError(f"not a filter: {part!r}", hint=why)
+    shown = reprlib.repr(part)
+    return RetrievalError(f"not a filter: {shown}", hint=why)
 
 
 def _kind(value: Scalar) -> str:

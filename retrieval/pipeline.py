@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from phloem.errors import PartialResults, RetrievalError, RetrievalTimeout
 from phloem.retrieval.base import Hit, Hits, Query
-from phloem.retrieval.documents import check_query
+from phloem.retrieval.documents import MAX_HITS, check_query
 
 __all__ = ["RANK_CONSTANT", "TIE_BREAKER", "boosted_fields", "fuse", "run_search", "window"]
 
@@ -75,8 +75,9 @@ async def run_search(
 
 
 def window(k: int) -> int:
-    """How many hits of each ranking are fused for a result of `k`."""
-    return max(50, 2 * k)
+    """How many hits of each ranking are fused for a result of `k`; no search gives more than
+    `MAX_HITS`."""
+    return min(max(50, 2 * k), MAX_HITS)
 
 
 def boosted_fields(fields: Iterable[str]) -> list[tuple[str, float]]:

@@ -163,7 +163,11 @@ class Caller:
         if failure is not None:
             raise failure
         answers = reply.body.get("responses") if isinstance(reply.body, Mapping) else None
-        if not isinstance(answers, list) or len(answers) != len(batch):
+        if (
+            not isinstance(answers, list)
+            or len(answers) != len(batch)
+            or not all(isinstance(answer, Mapping) for answer in answers)
+        ):
             raise not_json(self.address, reply.status, reply.body)
         return [Reply(answer.get("status", 200), answer) for answer in answers]
 

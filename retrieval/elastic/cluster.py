@@ -14,7 +14,8 @@ from urllib.parse import quote
 from phloem.errors import FieldNotFound, IncompatibleServer
 from phloem.retrieval.elastic.bodies import Dialect, FieldMap
 from phloem.retrieval.elastic.caller import Caller
-from phloem.retrieval.elastic.transport import not_json
+from phloem.retrieval.elastic.failures import whole
+from phloem.retrieval.elastic.transport import not_json, part
 
 __all__ = ["Cluster", "ServerInfo", "Vectors", "index_path"]
 
@@ -89,7 +90,7 @@ class Cluster:
         if fresh or index not in self._vectors:
             path = index_path(index, "/_mapping")
             body = await self.caller.call("GET", path, index=index, seconds=self.seconds)
-            mappings = [entry["mappings"] for entry in body.values()]
+            mappings = [part(self.caller.address, entry, "mappings") for entry in body.values()]
             self._vectors[index] = vectors_in(mappings[0] if mappings else {}, self.fields)
         return self._vectors[index]
 
@@ -123,7 +124,8 @@ class Cluster:
         """Number of documents. Raises `IndexNotFound`."""
         path = index_path(index, "/_count")
         body = await self.caller.call("GET", path, index=index, seconds=self.seconds)
-        return int(body["count"])
+        whole(body, index, self.caller.address, "counted")
+        return int(part(self.caller.address, body, "count"))
 
     async def _fields(self, index: str, pattern: str) -> Mapping[str, Any]:
         body = await self.caller.call(

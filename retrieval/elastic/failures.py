@@ -12,6 +12,7 @@ from typing import Any
 from phloem.errors import (
     IncompatibleServer,
     IndexNotFound,
+    PartialResults,
     RetrievalError,
     RetrievalRefused,
     RetrievalUnavailable,
@@ -19,7 +20,7 @@ from phloem.errors import (
 from phloem.retrieval.elastic.address import Address
 from phloem.retrieval.elastic.transport import Reply, not_json
 
-__all__ = ["BUSY", "failure_of", "partial_causes", "reason_of"]
+__all__ = ["BUSY", "failure_of", "partial_causes", "reason_of", "whole"]
 
 BUSY = frozenset({429, 502, 503, 504})
 """Statuses that say "later": these are retried while time remains."""
@@ -89,3 +90,15 @@ def partial_causes(body: Mapping[str, Any]) -> tuple[str, ...]:
     if missing > 0:
         causes.append(f"{missing} of {total} shards did not answer")
     return tuple(causes)
+
+
+def whole(body: Mapping[str, Any], index: str, address: Address, done: str) -> None:
+    """Raise `PartialResults` for an answer that speaks for a part of the index only."""
+    causes = partial_causes(body)
+    if causes:
+        raise PartialResults(
+            f"{address} {done} only part of index {index!r}: {'; '.join(causes)}",
+            hint="try again when all shards of the index are there",
+            index=index,
+            causes=causes,
+        )

@@ -18,9 +18,11 @@ from phloem.retrieval.base import AddReport, Document, IndexInfo
 from phloem.retrieval.documents import check_index_name
 from phloem.retrieval.elastic.bodies import FINGERPRINT, filter_clause, meta_of
 from phloem.retrieval.elastic.cluster import Cluster, Vectors, index_path, vectors_in
+from phloem.retrieval.elastic.failures import whole
 from phloem.retrieval.elastic.mapping import index_mapping, model_properties, vector_property
 from phloem.retrieval.elastic.rebuilding import GENERATION, generation, kept_alive
 from phloem.retrieval.elastic.storing import Storing
+from phloem.retrieval.elastic.transport import part
 from phloem.retrieval.embed.known import embedder_named
 from phloem.retrieval.embed.protocol import Embedder, check_dims, check_embedder
 from phloem.retrieval.filters import Filter
@@ -108,9 +110,10 @@ class Indexes:
         await self._cluster.vectors(index)  # a bulk call would make a missing index
         removed = 0
         for start in range(0, len(lines), _PAGE):
-            part: Any = lines[start : start + _PAGE]
-            body = await self._call("POST", index, "/_bulk", body=part)
-            results = [item["delete"] for item in body["items"]]
+            some: Any = lines[start : start + _PAGE]
+            body = await self._call("POST", index, "/_bulk", body=some)
+            items = part(self._cluster.caller.address, body, "items")
+            results = [item["delete"] for item in items]
             refused = [r for r in results if r["status"] >= 300 and r["status"] != 404]
             if refused:
                 raise RetrievalError(
@@ -155,11 +158,18 @@ class Indexes:
         body = {"size": _PAGE, "query": clause, "_source": False, "sort": ["_doc"]}
         page = await self._call("POST", index, "/_search", body=body, params={"scroll": "1m"})
         found: list[str] = []
-        while hits := page["hits"]["hits"]:
-            found += [hit["_id"] for hit in hits]
-            again = {"scroll": "1m", "scroll_id": page["_scroll_id"]}
-            page = await self._call("POST", "", "/_search/scroll", body=again)
-        await self._call("DELETE", "", "/_search/scroll", body={"scroll_id": page["_scroll_id"]})
+        address = self._cluster.caller.address
+        try:
+            while hits := part(address, page, "hits", "hits"):
+                # Whoever asks takes what is not listed as not there.
+                whole(page, index, address, "listed")
+                found += [hit["_id"] for hit in hits]
+                again = {"scroll": "1m", "scroll_id": part(address, page, "_scroll_id")}
+                page = await self._call("POST", "", "/_search/scroll", body=again)
+            whole(page, index, address, "listed")
+        finally:
+            if scroll := page.get("_scroll_id"):
+                await self._call("DELETE", "", "/_search/scroll", body={"scroll_id": scroll})
         return sorted(found)
 
     async def indexes(self) -> list[IndexInfo]:
@@ -278,8 +288,9 @@ class Indexes:
         for start in range(0, len(wanted), _PAGE):
             body: Any = {"ids": wanted[start : start + _PAGE]}
             page = await self._call("POST", index, "/_mget", body=body, params=params)
-            found += [doc for doc in page["docs"] if doc.get("found")]
-            if any("error" in doc for doc in page["docs"]):
+            docs = part(self._cluster.caller.address, page, "docs")
+            found += [doc for doc in docs if doc.get("found")]
+            if any("error" in doc for doc in docs):
                 raise self._missing(index)
         return found
 

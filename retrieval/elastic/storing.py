@@ -17,6 +17,7 @@ from phloem.retrieval.documents import embedded_text, fingerprint, in_batches, p
 from phloem.retrieval.elastic.bodies import FINGERPRINT, FieldMap
 from phloem.retrieval.elastic.cluster import Cluster, index_path
 from phloem.retrieval.elastic.failures import BUSY, failure_of, reason_of
+from phloem.retrieval.elastic.transport import not_json, part
 from phloem.retrieval.embed.protocol import Embedder, check_dims, unit_vector
 
 __all__ = ["Storing"]
@@ -25,6 +26,7 @@ _BATCH = 256
 _BATCH_BYTES = 5_000_000
 _BULK_S = 60.0
 _ATTEMPTS = 8
+_TOO_LARGE = 413
 _BACKOFF_S = 0.1
 _LONGEST_BACKOFF_S = 10.0
 
@@ -69,9 +71,9 @@ class Storing:
                 if dims is not None:
                     await keep_vectors(dims)
             actions = await asyncio.to_thread(self._actions, good, index, dims, embedder, failed)
-            for part in _by_bytes(actions):
-                lost = await self._send(part, index)
-                added += len(part) - len(lost)
+            for some in _by_bytes(actions):
+                lost = await self._send(some, index)
+                added += len(some) - len(lost)
                 failed += lost
         await self.refresh(index)
         return AddReport(added, tuple(failed))
@@ -123,13 +125,18 @@ class Storing:
             )
             busy: list[Action] = []
             why = ""
+            if reply.status == _TOO_LARGE:
+                return failed + await self._send_less(pending, index)
             if reply.status in BUSY:
                 busy, why = pending, reason_of(reply.body)[1]
             else:
                 failure = failure_of(reply, self._cluster.caller.address, index)
                 if failure is not None:
                     raise failure
-                for action, item in zip(pending, reply.body["items"], strict=True):
+                items = part(self._cluster.caller.address, reply.body, "items")
+                if len(items) != len(pending):
+                    raise not_json(self._cluster.caller.address, reply.status, reply.body)
+                for action, item in zip(pending, items, strict=True):
                     (result,) = item.values()
                     if result["status"] in BUSY:
                         busy.append(action)
@@ -142,6 +149,16 @@ class Storing:
             await asyncio.sleep(min(_BACKOFF_S * 2**attempt, _LONGEST_BACKOFF_S))
         too_busy = f"the server was too busy, {_ATTEMPTS} times: {why or 'no reason given'}"
         return failed + [(id_, too_busy) for id_, _, _ in pending]
+
+    async def _send_less(self, actions: list[Action], index: str) -> list[tuple[str, str]]:
+        """The same in halves, where a server or a proxy takes no request as large."""
+        if len(actions) == 1:
+            return [
+                (actions[0][0], "too large: the server takes no request of its size (HTTP 413)")
+            ]
+        half = len(actions) // 2
+        lost = await self._send(actions[:half], index)
+        return lost + await self._send(actions[half:], index)
 
 
 def _first_dims(docs: Sequence[Document]) -> int | None:

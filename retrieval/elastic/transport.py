@@ -13,7 +13,16 @@ from typing import Any, Protocol
 from phloem.errors import IncompatibleServer, RetrievalTimeout, RetrievalUnavailable
 from phloem.retrieval.elastic.address import Address
 
-__all__ = ["CONNECTIONS", "Reply", "Transport", "not_json", "timed_out", "unreachable", "untrusted"]
+__all__ = [
+    "CONNECTIONS",
+    "Reply",
+    "Transport",
+    "not_json",
+    "part",
+    "timed_out",
+    "unreachable",
+    "untrusted",
+]
 
 
 CONNECTIONS = 64
@@ -93,3 +102,18 @@ def not_json(address: Address, status: int, text: object) -> IncompatibleServer:
         hint="a proxy or another service may be answering there; check the URL",
         kind="not-json",
     )
+
+
+def part(address: Address, body: Any, *names: str) -> Any:
+    """What lies in an answer under these names; an answer without it is another service's."""
+    found = body
+    for name in names:
+        if not isinstance(found, Mapping) or name not in found:
+            start = address.scrub(str(body))[:80]
+            raise IncompatibleServer(
+                f"{address} answered without {'.'.join(names)!r}: {start!r}",
+                hint="a proxy or another service may be answering there; check the URL",
+                kind="not-json",
+            )
+        found = found[name]
+    return found

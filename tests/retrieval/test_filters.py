@@ -57,12 +57,22 @@ def test_the_json_form(given: Any, expected: Any) -> None:
         {"a": [["x"]]},
         {"a": object()},
         {"or": [{"a": {}}]},
+        {"a": 10**400},
     ],
-    ids=str,
+    ids=range(12),
 )
 def test_what_is_no_filter_is_refused(given: Any) -> None:
     """A malformed filter is an error that shows the part, never a filter that admits all."""
     with pytest.raises(RetrievalError, match="not a filter"):
+        parse_filter(given)
+
+
+def test_a_filter_without_a_bottom_is_refused() -> None:
+    """A filter nested beyond all reason is an error like any other malformed one."""
+    given: Any = {"a": 1}
+    for _ in range(5_000):
+        given = {"not": given}
+    with pytest.raises(RetrievalError, match="nested"):
         parse_filter(given)
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from phloem.errors import IndexNotFound, RetrievalError, RetrievalTimeout
 from phloem.retrieval import Document, Hit, Hits, Query, Retriever
-from phloem.retrieval.documents import MAX_WORDS, fingerprint, plain_text
-from phloem.retrieval.pipeline import boosted_fields, fuse, run_search
+from phloem.retrieval.documents import MAX_HITS, MAX_WORDS, fingerprint, plain_text
+from phloem.retrieval.pipeline import boosted_fields, fuse, run_search, window
 from phloem.retrieval.testing import FakeRetriever
 
 
@@ -36,6 +36,12 @@ def test_fusion_keeps_highlights_of_either_ranking() -> None:
     """Highlights come from the ranking by words."""
     marked = [Hit("a", "x", 1.0, highlights=("<em>x</em>",))]
     assert fuse([ranking("a"), marked], 1)[0].highlights == ("<em>x</em>",)
+
+
+def test_a_fused_search_asks_for_no_more_than_servers_give() -> None:
+    """The rankings of a hybrid search for many hits stay within what one search may give."""
+    assert window(3) == 50
+    assert window(MAX_HITS) == window(6_000) == MAX_HITS
 
 
 def test_boosts() -> None:
