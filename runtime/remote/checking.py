@@ -29,9 +29,9 @@ class Checker:
         """Raises `ConstraintError` for what can't be enforced in full. Off the event loop."""
         await asyncio.to_thread(self._compiler.compile, constraint)
 
-    def forced(self, constraint: Constraint) -> list[int]:
-        """The tokens that every text of it begins with. Fast once `compile` is done."""
-        return self._compiler.matcher(constraint).forced()
+    def matcher(self, constraint: Constraint) -> Matcher:
+        """A place at its beginning. Fast once `compile` is done."""
+        return self._compiler.matcher(constraint)
 
     def portable(self, constraint: Constraint) -> str:
         """It as Lark text for llguidance on the server. Raises `ConstraintError`. Fast once

@@ -24,6 +24,7 @@ from phloem.runtime.place import Place
 from phloem.runtime.remote.checking import Checker
 from phloem.runtime.remote.http import HttpClient
 from phloem.runtime.remote.limits import Limit
+from phloem.runtime.sglang.course import Tokens
 from phloem.runtime.sglang.fleet import Fleet, Server
 from phloem.runtime.sglang.request import kinds
 from phloem.runtime.sglang.server_info import ServerInfo
@@ -172,9 +173,11 @@ class RuntimeEndpoint(TokenBackend[SGLangSession]):
         identity = f"sglang\0{info.identity}\0{tokenizer.to_json()}"
         fingerprint = hashlib.sha256(identity.encode()).hexdigest()
         compiler = GrammarCompiler(tokenizer.to_json(), tokenizer.vocab_size, sorted(text.eos_ids))
+        vocabulary = Vocabulary(tokenizer, tokenizer.vocab_size, text.eos_ids)
         shared = Shared(
             fleet=self._fleet,
-            vocabulary=Vocabulary(tokenizer, tokenizer.vocab_size, text.eos_ids),
+            vocabulary=vocabulary,
+            tokens=Tokens(vocabulary.token_bytes),
             checker=Checker(compiler, tokenizer),
             fingerprint=fingerprint,
             grammar=info.grammar,

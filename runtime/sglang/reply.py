@@ -54,8 +54,9 @@ class Output:
         self.tokens: list[int] = []
         """What has come so far, shown or not."""
         self.forced = 0
-        """How many of them, from the first, the constraint dictated: no server was asked."""
+        """How many of them the constraint dictated: no server was asked."""
         self._generated = self._reused = 0
+        self._resumed = False
         self._logprobs: list[TokenLogprob] = []
         self._reason: FinishReason = "length"
 
@@ -68,10 +69,35 @@ class Output:
         self._received, self._earlier = [], len(self.tokens)
         self._asked = self._params.max_tokens - self._earlier
 
+    @property
+    def came(self) -> list[int]:
+        """What this request has brought."""
+        return self.tokens[self._earlier :]
+
     def force(self, tokens: Sequence[int]) -> None:
-        """The output begins with these; the next event shows them."""
+        """The output goes on with these; the next event shows them."""
+        before = len(self.tokens)
         self._take(tokens)
-        self.forced = len(self.tokens)
+        self.forced += len(self.tokens) - before
+
+    @property
+    def cut(self) -> bool:
+        """Whether the server ended it before `max_tokens`, for no reason but its length."""
+        full = len(self.tokens) >= self._params.max_tokens
+        return self.finished and self._reason == "length" and not full
+
+    def paused(self, stop: str | None) -> bool:
+        """Whether the server stopped where it was told to, so that it is not the end."""
+        return stop is not None and self.finished and not self.ended and self._matched() == stop
+
+    def resume(self) -> None:
+        """The server did not end it, it stopped where it was told to."""
+        self.finished, self.meta, self._reason = False, {}, "length"
+        self._resumed = True
+
+    def complete(self) -> None:
+        """Nothing can follow."""
+        self.finished, self.meta, self._reason = True, {}, "stop"
 
     def read(self, reply: Mapping[str, Any]) -> TokenEvent | None:
         """Take one event of the stream; what it shows, if anything.
@@ -83,6 +109,9 @@ class Output:
 
     def _read(self, reply: Mapping[str, Any]) -> TokenEvent | None:
         self.meta = reply["meta_info"]
+        self._generated = self._earlier + count(self.meta, "completion_tokens")
+        if not self._resumed:
+            self._reused = count(self.meta, "cached_tokens")
         tokens = self._new(reply.get("output_ids"))
         if self._params.logprobs is not None:
             self._read_logprobs(len(tokens))
@@ -93,8 +122,6 @@ class Output:
             if tokens and tokens[-1] in self._ends and self._reason == "stop":
                 del tokens[-1]
                 self._generated -= 1
-            self._generated += self._earlier + count(self.meta, "completion_tokens")
-            self._reused = count(self.meta, "cached_tokens")
         self._take(tokens)
         piece = None if self.ended or self.finished else self._text.take()
         return None if piece is None else self._event(piece)

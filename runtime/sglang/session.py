@@ -43,8 +43,8 @@ from phloem.runtime.place import Place
 from phloem.runtime.remote.checking import Checker
 from phloem.runtime.remote.limits import Limit
 from phloem.runtime.remote.session import RemoteSession, branch_seed
+from phloem.runtime.sglang.course import Course, Tokens
 from phloem.runtime.sglang.fleet import Fleet, Server, counted
-from phloem.runtime.sglang.head import head
 from phloem.runtime.sglang.reply import Output, check_reply
 from phloem.runtime.sglang.request import constraint_fields, sampling
 from phloem.runtime.sglang.scoring import Scoring
@@ -56,6 +56,9 @@ T = TypeVar("T")
 
 _WARM_FROM = 64
 """New tokens from which a prefix is worth a request of its own before it is forked."""
+_JUMP_FROM = 4
+"""Tokens that a constraint dictates from which it is worth a request to put them in, for each
+request that runs on the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class Shared:
 
     fleet: Fleet
     vocabulary: Vocabulary
+    tokens: Tokens
     checker: Checker
     fingerprint: str
     grammar: str
@@ -119,16 +123,16 @@ class SGLangSession(RemoteSession, Session):
         output = Output(params, self._shared.vocabulary)
         with self.step() as limit:
             prompt = self._prompt(params.max_tokens)
-            fields: dict[str, str] = {}
+            course = None
             if constraint is not None:
                 await limit.wait(self._shared.checker.compile(constraint))
-                rest = self._begun(constraint, params, output)
-                if rest is not constraint:
-                    await limit.wait(self._shared.checker.compile(rest))
-                fields = self._shared.constraint(rest)
+                course = self._course(constraint)
+                # Log-probabilities and penalties count what the server sees come.
+                if params.logprobs is None and _resumes(params):
+                    output.force(course.begin(max(0, params.max_tokens - 1)))
             seed = self._seed(params)
             shown: list[int] = []
-            events = self._events(prompt, params, seed, fields, output, limit)
+            events = self._events(prompt, params, seed, course, output, limit)
             try:
                 async with contextlib.aclosing(events):
                     async for event in events:
@@ -154,16 +158,18 @@ class SGLangSession(RemoteSession, Session):
         prompt: Prompt,
         params: SamplingParams,
         seed: int | None,
-        fields: dict[str, str],
+        course: Course | None,
         output: Output,
         limit: Limit,
     ) -> AsyncGenerator[TokenEvent, None]:
-        """The events of one generation, from server to server until one finishes it."""
+        """The events of one generation, from server to server until one finishes it, and from one
+        text that is put in to the next."""
         tries = Tries(self._shared.fleet, limit)
         while _lacks(output, params) or not (tries.begun or output.ended):
             server = await self._choose(prompt.tokens, tries)
             body = self._body(server, prompt, params, seed, output)
-            body["sampling_params"] |= fields
+            if course is not None:
+                await self._restrict(body["sampling_params"], course, limit)
             output.begin(server.known.incremental)
             try:
                 async with (
@@ -182,24 +188,43 @@ class SGLangSession(RemoteSession, Session):
                         "the server ended its answer without a finish_reason",
                         hint="look into the server's log",
                     )
-                return
+                if course is None or not _goes_on(course, output, params):
+                    return
             except (EngineUnavailable, Overloaded) as error:
                 tries.failed(server, error)
-                if len(output.tokens) > output.forced and (fields or not _resumes(params)):
+                if output.came and (course is not None or not _resumes(params)):
                     raise
 
-    def _begun(self, constraint: Constraint, params: SamplingParams, output: Output) -> Constraint:
-        """Put the tokens that the constraint begins with into `output`; what is left of it.
-
-        None are put in where the server has to see them come: for log-probabilities, penalties.
-        """
-        if params.logprobs is not None or not _resumes(params):
-            return constraint
+    def _course(self, constraint: Constraint) -> Course:
+        """How the text goes. A phloem server puts in by itself what is forced on the way."""
         shared = self._shared
-        forced = shared.checker.forced(constraint)[: max(0, params.max_tokens - 1)]
-        tokens, rest = head(constraint, forced, shared.vocabulary.token_bytes)
-        output.force(tokens)
-        return rest
+
+        def pays(text: str) -> bool:
+            """A request costs a pass that all running ones wait for; each token put in saves one
+            that they share."""
+            others = 0 if self._home is None else self._home.running
+            return len(shared.vocabulary.encode_bytes(text.encode())) >= _JUMP_FROM * (1 + others)
+
+        return Course(
+            constraint,
+            shared.checker.matcher(constraint),
+            shared.tokens,
+            pays=None if shared.grammar == "phloem" else pays,
+        )
+
+    async def _restrict(self, fields: dict[str, Any], course: Course, limit: Limit) -> None:
+        """Add to the sampling parameters what the rest of a constraint asks for.
+
+        Raises `Unsupported` and `ConstraintError`.
+        """
+        assert course.rest is not None
+        if course.begun:
+            await limit.wait(self._shared.checker.compile(course.rest))
+        fields |= self._shared.constraint(course.rest)
+        if course.stop is not None:
+            fields["stop"] = [*fields.get("stop", ()), course.stop]
+        if course.longest is not None:
+            fields["max_new_tokens"] = min(fields["max_new_tokens"], course.longest)
 
     def _body(
         self,
@@ -348,6 +373,19 @@ async def _replies(server: Server, body: dict[str, Any], limit: Limit) -> AsyncG
         async with contextlib.aclosing(events):
             async for event in events:
                 yield event
+
+
+def _goes_on(course: Course, output: Output, params: SamplingParams) -> bool:
+    """Whether the text goes on after what a server has said; what is forced there is put in."""
+    if output.paused(course.stop):
+        output.resume()
+        output.force(course.go_on(output.came, params.max_tokens - len(output.tokens)))
+        if course.rest is None and not output.ended:
+            output.complete()
+        return not output.finished and _lacks(output, params)
+    if output.cut and course.longest is not None:
+        output.complete()
+    return False
 
 
 def _lacks(output: Output, params: SamplingParams) -> bool:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-Replies = Mapping[str, bytes | Sequence[bytes]]
+Reply = bytes | Sequence[bytes] | Callable[[Any], bytes]
+Replies = Mapping[str, Reply]
 
 
 def reply(status: int, body: str, kind: str = "application/json", extra: str = "") -> bytes:
@@ -31,7 +33,7 @@ def stream(*events: str) -> bytes:
     return head.encode() + framed
 
 
-INFO: dict[str, bytes | Sequence[bytes]] = {
+INFO: dict[str, Reply] = {
     "/get_model_info": reply(200, json.dumps({"model_path": "tiny"})),
     "/get_server_info": reply(200, json.dumps({"version": "0.5.23", "max_req_input_len": 4000})),
     "/abort_request": reply(200, ""),
@@ -41,13 +43,14 @@ INFO: dict[str, bytes | Sequence[bytes]] = {
 @dataclass
 class Canned:
     """`replies` by path, or several for a path: one for each request, the last of them for all that
-    follow. A connection is closed after its reply. `asked` lists the paths, `heads` the requests'
-    headers."""
+    follow; or a function of the request's JSON. A connection is closed after its reply. `asked`
+    lists the paths, `heads` the requests' headers, `bodies` what was sent to /generate."""
 
     replies: Replies
     hang: bool = False
     asked: list[str] = field(default_factory=list)
     heads: list[str] = field(default_factory=list)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
     _server: asyncio.Server | None = None
 
@@ -69,11 +72,15 @@ class Canned:
         length = next(
             (int(line[15:]) for line in head.lower().split(b"\r\n") if b"content-length" in line), 0
         )
-        await reader.readexactly(length)
+        sent = await reader.readexactly(length)
         self.asked.append(path)
         self.heads.append(head.decode())
         found = (INFO | dict(self.replies))[path]
-        if not isinstance(found, bytes):
+        if path == "/generate":
+            self.bodies.append(json.loads(sent))
+        if callable(found):
+            found = found(json.loads(sent))
+        elif not isinstance(found, bytes):
             found = found[min(self.asked.count(path), len(found)) - 1]
         writer.write(found)
         await writer.drain()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -123,6 +124,20 @@ async def test_constraints_hold(backend: RuntimeEndpoint, constraint: Constraint
         return
     result = await run(session, params, constraint)
     assert result.finish_reason == "stop"
+
+
+async def test_a_pattern_is_asked_for_in_pieces(backend: RuntimeEndpoint) -> None:
+    """What is forced is put in, with a request for each piece: the text is the pattern's, and the
+    session's tokens are those that the server has computed."""
+    constraint = Constraint("regex", r'\{"tool": "(search|lookup|count)", "row": "[0-9]{2}"\}')
+    session = await opened(backend, FOX + "The call is ", namespace="pieces")
+    result = await run(session, SamplingParams(temperature=0, max_tokens=64), constraint)
+    assert re.fullmatch(constraint.source, result.text)
+    assert result.finish_reason == "stop"
+    assert backend.count('{"tool": "') < result.usage.forced < len(result.tokens)
+    session.append([Text(" And then: ")])
+    after = await run(session)
+    assert after.usage.reused >= result.usage.prompt + len(result.tokens) - 3
 
 
 async def test_a_cancelled_step_ends_on_the_server(
