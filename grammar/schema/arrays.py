@@ -30,7 +30,7 @@ def array_kinds(states: States, flat: Flat) -> list[Arrays]:
         for index in range(length)
     ]
     rest = joined(group.rest for group in flat.arrays)
-    counted = None
+    least, most, unique = flat.min_items, flat.max_items, flat.unique
     if flat.contains:
         if len(flat.contains) > _MAX_DEMANDS:
             raise ConstraintError(
@@ -41,7 +41,8 @@ def array_kinds(states: States, flat: Flat) -> list[Arrays]:
             tuple((demand.least, demand.most) for demand in flat.contains),
             tuple(_items(states, state, flat.contains) for state in (*prefix, rest)),
         )
-    return [Arrays(tuple(prefix), rest, flat.min_items, flat.max_items, flat.unique, counted)]
+        return [Arrays((), None, least, most, unique, counted)]
+    return [Arrays(tuple(prefix), rest, least, most, unique)]
 
 
 def _items(states: States, state: State, demands: tuple[Demand, ...]) -> tuple[Item, ...]:

@@ -34,7 +34,7 @@ def edges(kind: Arrays, live: Callable[[State], bool] = lambda _: True) -> Edges
     todo = [start]
     while todo:
         place = todo.pop()
-        for item in counted.places[min(place[0], len(kind.prefix))]:
+        for item in counted.at(place[0]):
             after = _after(kind, counted, place, item) if live(item.state) else None
             if after is None:
                 continue
@@ -87,7 +87,7 @@ def _after(kind: Arrays, counted: Counted, place: Place, item: Item) -> Place | 
     total, counts = place
     if kind.max_items is not None and total >= kind.max_items:
         return None
-    top = max(1, len(kind.prefix), kind.min_items, kind.max_items or 0)
+    top = max(1, len(counted.places) - 1, kind.min_items, kind.max_items or 0)
     found = []
     for count, hit, (least, most) in zip(counts, item.hits, counted.bounds, strict=True):
         if hit and most is not None and count >= most:

@@ -19,7 +19,7 @@ from phloem.grammar.schema.flat import State
 from phloem.grammar.schema.model import Arrays, Kind, Literals, Model, Objects, Strings
 from phloem.grammar.schema.values import key_of
 
-__all__ = ["ENDERS", "Tracker", "finite_items", "needs_tracking"]
+__all__ = ["ENDERS", "Tracker", "finite_items", "items_at", "needs_tracking"]
 
 _MAX_FINITE = 60
 _SPACE = b" \t\n\r"
@@ -63,7 +63,7 @@ def _endless(model: Model, state: State, open_: frozenset[State] = frozenset()) 
         match kind:
             case Strings(_, None, ()):
                 return True
-            case Arrays(_, rest, _, None, False, None) if rest is not None:
+            case Arrays(_, rest, _, None, False) if rest is not None:
                 return True
             case Objects(members, others, _, None):
                 states = [member.state for member in members] + [other.state for other in others]
@@ -72,11 +72,10 @@ def _endless(model: Model, state: State, open_: frozenset[State] = frozenset()) 
     return False
 
 
-def _items_at(kind: Arrays, place: int) -> list[State]:
+def items_at(kind: Arrays, place: int) -> list[State]:
     """The states of the items that may stand at `place`."""
     if kind.counted is not None:
-        places = kind.counted.places
-        return [item.state for item in places[min(place, len(places) - 1)]]
+        return [item.state for item in kind.counted.at(place)]
     if place < len(kind.prefix):
         return [kind.prefix[place]]
     return [] if kind.rest is None else [kind.rest]
@@ -238,12 +237,7 @@ class Tracker:
         return True
 
     def _is_endless(self, kind: Kind) -> bool:
-        return (
-            isinstance(kind, Arrays)
-            and not kind.prefix
-            and kind.counted is None
-            and kind.rest in self._endless
-        )
+        return isinstance(kind, Arrays) and not kind.prefix and kind.rest in self._endless
 
     def _states(self) -> frozenset[State]:
         """The states the value that begins here may be in."""
@@ -253,7 +247,7 @@ class Tracker:
         found: set[State] = set()
         for kind in (kind for state in frame.states for kind in self._model.kinds[state]):
             if isinstance(kind, Arrays) and frame.is_array:
-                found.update(_items_at(kind, frame.place))
+                found.update(items_at(kind, frame.place))
             elif isinstance(kind, Objects) and not frame.is_array:
                 named = [m.state for m in kind.members if m.name == frame.name]
                 found.update(named or (other.state for other in kind.others))

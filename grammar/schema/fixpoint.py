@@ -85,7 +85,6 @@ def _prune(kind: Kind, live: set[State]) -> Kind:
             places = tuple(
                 tuple(item for item in items if item.state in live) for items in kind.counted.places
             )
-            # Its own items say what may stand where; the others only hold them.
             return dataclasses.replace(
                 kind, counted=dataclasses.replace(kind.counted, places=places)
             )

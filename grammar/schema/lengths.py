@@ -86,6 +86,16 @@ def _most_of(model: Model, kind: Kind, open_: dict[State, int | None]) -> int | 
             high = _string(kind)[1]
             # One character may take two \\u escapes.
             return None if high is None else 2 + 12 * high
+        case Arrays(max_items=most, counted=Counted() as counted):
+            if most is None:
+                return None
+            found = [
+                [_most(model, item.state, open_) for item in counted.at(index)]
+                for index in range(most)
+            ]
+            if any(None in items for items in found):
+                return None
+            return 2 + sum(max((s for s in items if s), default=0) + 1 for items in found)
         case Arrays(prefix, rest, _, max_items):
             if rest is not None and max_items is None:
                 return None

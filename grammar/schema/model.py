@@ -68,11 +68,15 @@ class Counted:
     bounds: tuple[tuple[int, int | None], ...]
     places: tuple[tuple[Item, ...], ...]
 
+    def at(self, index: int) -> tuple[Item, ...]:
+        """The items that may stand at `index`."""
+        return self.places[min(index, len(self.places) - 1)]
+
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """Arrays: items by position, then `rest` (None: no more items). Where items are `counted`, that
-    says what they are; the others then hold all of them."""
+    """Arrays: items by position, then `rest` (None: no more items). Where they are `counted`, that
+    alone says what they are."""
 
     prefix: tuple[State, ...]
     rest: State | None

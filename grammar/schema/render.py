@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 from phloem.grammar.regex.nodes import And
+from phloem.grammar.schema.distinct import items_at
 from phloem.grammar.schema.flat import State
 from phloem.grammar.schema.model import (
     Arrays,
@@ -82,8 +83,8 @@ def _array(model: Model, kind: Arrays, value: list[Any]) -> str | None:
         return None
     texts = []
     for index, item in enumerate(value):
-        state = kind.prefix[index] if index < len(kind.prefix) else kind.rest
-        text = None if state is None else _state(model, state, item)
+        found = (_state(model, state, item) for state in items_at(kind, index))
+        text = next((text for text in found if text is not None), None)
         if text is None:
             return None
         texts.append(text)

@@ -132,6 +132,8 @@ def test_texts_against_schemas(compiler, build, schema, yes, no):
         ({"type": "array", "not": {"contains": {"type": "string"}, "minContains": 2,
           "maxContains": 3}}, [[], ["a"], ["a", "b", 1, "c", "d"]],
          [["a", "b"], ["a", 1, "b", "c"]]),
+        ({"type": "array", "items": False, "contains": {}, "minContains": 0, "maxContains": 1},
+         [[]], [[1]]),
         ({"type": "array", "contains": {"const": 5}, "uniqueItems": True, "items":
           {"type": "integer"}}, [[5], [1, 5, 2]], [[5, 5], [1, 1, 5], [1]]),
         ({"$schema": "http://json-schema.org/draft-07/schema#", "contains": {"const": 1},
