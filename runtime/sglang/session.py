@@ -56,6 +56,8 @@ T = TypeVar("T")
 
 _WARM_FROM = 64
 """New tokens from which a prefix is worth a request of its own before it is forked."""
+_MOST_STOPS = 32
+"""Stop texts that a server takes."""
 _JUMP_FROM = 4
 """Tokens that a constraint dictates from which it is worth a request to put them in, for each
 request that runs on the server."""
@@ -221,8 +223,10 @@ class SGLangSession(RemoteSession, Session):
         if course.begun:
             await limit.wait(self._shared.checker.compile(course.rest))
         fields |= self._shared.constraint(course.rest)
-        if course.stop is not None:
-            fields["stop"] = [*fields.get("stop", ()), course.stop]
+        stops = fields.get("stop", [])
+        # Without it the server says all by itself.
+        if course.stop is not None and len(stops) < _MOST_STOPS:
+            fields["stop"] = [*stops, course.stop]
         if course.longest is not None:
             fields["max_new_tokens"] = min(fields["max_new_tokens"], course.longest)
 

@@ -21,17 +21,18 @@ PARAMS = SamplingParams(temperature=0, max_tokens=2, stream=False)
 ENDED = {"finish_reason": {"type": "length"}, "prompt_tokens": 5, "completion_tokens": 2}
 DONE = reply(200, json.dumps({"output_ids": [7, 8], "meta_info": ENDED}))
 FULL = {"finish_reason": {"type": "abort", "message": "The queue is full.", "status_code": 503}}
-BUSY, LATER, MUCH_LATER = (
+BUSY, RESTS, LATER, MUCH_LATER = (
     reply(503, "draining"),
+    reply(503, "draining", extra="Retry-After: 29"),
     reply(429, "too many", extra="Retry-After: 0"),
-    reply(429, "too many", extra="Retry-After: 20"),
+    reply(429, "too many", extra="Retry-After: 29"),
 )
 SCORES = {"finish_reason": {"type": "length"}, "output_token_ids_logprobs": [[[-1.0, 7, None]]]}
 
 
 @asynccontextmanager
 async def fleet(
-    *replies: Replies, seconds: float = 30
+    *replies: Replies, seconds: float = 120
 ) -> AsyncIterator[tuple[RuntimeEndpoint, list[Canned]]]:
     """A backend on a server for each mapping."""
     async with AsyncExitStack() as stack:
@@ -78,7 +79,7 @@ async def test_a_step_that_is_refused_goes_to_another_server(refusal: bytes) -> 
 
 async def test_a_server_that_is_busy_rests_and_is_not_lost() -> None:
     """It gets no new session for as long as it says, but still counts as one that works."""
-    replies = [{"/generate": [BUSY, DONE]}, {"/generate": DONE}]
+    replies = [{"/generate": [RESTS, DONE]}, {"/generate": DONE}]
     async with fleet(*replies) as (backend, servers):
         for _ in range(3):
             await step(await opened(backend))
@@ -112,7 +113,7 @@ async def test_a_lone_server_is_asked_again_when_it_says() -> None:
 
 async def test_nobody_waits_for_what_comes_too_late() -> None:
     """No time named, or one beyond the step's own: the error comes at once."""
-    for answer, seconds in ((BUSY, 30), (MUCH_LATER, 10)):
+    for answer, seconds in ((BUSY, 30), (MUCH_LATER, 28)):
         async with fleet({"/generate": answer}, seconds=seconds) as (backend, servers):
             with pytest.raises(Overloaded) as caught:
                 await step(await opened(backend))

@@ -190,6 +190,15 @@ async def test_a_server_that_pays_no_heed_to_the_stop_says_all() -> None:
         assert len(server.bodies) == 1
 
 
+async def test_a_server_is_sent_no_more_stops_than_it_takes() -> None:
+    """With 32 stop texts of the program's own there is no place for another one."""
+    stops = tuple(f"never {number}" for number in range(32))
+    async with speaking(Speaker()) as (backend, (server,)):
+        _, result = await step(backend, replace(PARAMS, stop=stops))
+        assert (result.text, result.finish_reason) == (TEXT, "stop")
+        assert {len(body["sampling_params"]["stop"]) for body in server.bodies} == {32}
+
+
 async def test_nothing_more_is_asked_while_others_run() -> None:
     """A request in the middle makes all that run on the server wait: with many it is not made."""
     async with speaking(Speaker()) as (backend, (server,)):
