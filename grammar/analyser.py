@@ -49,6 +49,9 @@ class DefaultAnalyser:
                 f"exactly one source of a constraint is needed, got {', '.join(names) or 'none'}",
                 hint="give one of regex=, schema=, type=, choices=, lark=",
             )
+        _check_texts(regex=regex, lark=lark, after=after)
+        if finish not in {None, "free", "force"}:
+            raise ConstraintError(f"finish is {finish!r}", hint='give "free" or "force"')
         if regex is not None:
             found = Constraint("regex", regex)
         elif choices is not None:
@@ -72,7 +75,8 @@ class DefaultAnalyser:
             )
         if finish is None:
             finish = "force" if found.kind == "json_schema" else "free"
-        made = Constraint(found.kind, found.source, after, finish, whitespace)
+        # Behind the empty text a constraint holds from the start.
+        made = Constraint(found.kind, found.source, after or None, finish, whitespace)
         _check(made)
         return made
 
@@ -115,6 +119,12 @@ class DefaultAnalyser:
 def default_analyser() -> DefaultAnalyser:
     """The analyser `programs` finds under the name "analyser"."""
     return DefaultAnalyser()
+
+
+def _check_texts(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None and not isinstance(value, str):
+            raise ConstraintError(f"{name} must be a text, not {type(value).__name__}")
 
 
 def _choices_text(choices: Sequence[str]) -> str:

@@ -17,6 +17,9 @@ from phloem.grammar.schema.flat import Flat, Op, Order
 __all__ = ["Choice", "Context", "Goal", "Pending", "Presence", "Step", "weak"]
 
 
+_MAX_COUNT = 10**9
+
+
 @dataclass(frozen=True, slots=True)
 class Goal:
     """An op still to be worked into a flat. `trail`: the subschemas in place around it."""
@@ -115,6 +118,8 @@ class Context:
 
     def count(self) -> int:
         """The keyword's value as a count; `shapes.py` has seen that it is one."""
+        if self.value > _MAX_COUNT:
+            self.refuse(f"can't be enforced: no text has more than {_MAX_COUNT:,} of anything")
         return int(self.value)
 
     def refuse(self, why: str, hint: str | None = None) -> NoReturn:

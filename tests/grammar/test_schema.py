@@ -206,6 +206,7 @@ def test_values_against_schemas(compiler, schema, yes, no):
         ({"allOf": [{"multipleOf": 9973}, {"multipleOf": 7}]}, "10,000 units",
          {"keyword": "multipleOf"}),
         ({"contains": {"type": "null"}, "minContains": 5000}, "1,200", {"keyword": "contains"}),
+        ({"items": {"minLength": 10**12}}, "1,000,000,000", {"path": "$.items"}),
         ({"required": "a"}, "required", {"keyword": "required"}),
         ("{", "JSON", {}),
         ("[1]", "object or a boolean", {}),

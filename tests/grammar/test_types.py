@@ -101,6 +101,11 @@ def test_exactly_one_source(build):
         build()
     with pytest.raises(ConstraintError, match="regex, choices"):
         build(regex="a", choices=["b"])
+    with pytest.raises(ConstraintError, match="regex must be a text, not int"):
+        build(regex=5)
+    with pytest.raises(ConstraintError, match="finish is 'soon'"):
+        build(regex="a", finish="soon")
+    assert build(schema={"type": "integer"}, after="").after is None
 
 
 def test_choices(compiler, build):
