@@ -204,7 +204,7 @@ def test_a_way_found_before_is_taken_on_from(compiler, schema, text):
     ],
 )
 def test_a_special_token_that_is_spelled_out_is_text(compiler, rule):
-    """Where the text must be that of a special token, ordinary tokens write it, also the way out."""
+    """Where the text must be that of a special token, ordinary tokens write it, forced or not."""
     matcher = compiler.matcher(rule)
     way = matcher.closing(100)
     assert matcher.accepts_prefix(way) == len(way) > 0
