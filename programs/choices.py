@@ -68,6 +68,8 @@ def _best(scores: Sequence[float]) -> int:
 
 
 class _Likelihood:
+    """The best sum of log-probabilities: how probable it is that the model writes the choice."""
+
     name = "likelihood"
     needs_unconditional = False
 
@@ -77,6 +79,8 @@ class _Likelihood:
 
 
 class _TokenLengthNormalized:
+    """The best mean of the tokens' log-probabilities: SGLang's default."""
+
     name = "token_length_normalized"
     needs_unconditional = False
 
@@ -86,6 +90,8 @@ class _TokenLengthNormalized:
 
 
 class _GreedyTokenSelection:
+    """Token by token: those with the best first token, of these the best second, and so on."""
+
     name = "greedy_token_selection"
     needs_unconditional = False
 
@@ -104,6 +110,8 @@ class _GreedyTokenSelection:
 
 
 class _UnconditionalLikelihoodNormalized:
+    """The best mean gain of the tokens over what they score without the prompt."""
+
     name = "unconditional_likelihood_normalized"
     needs_unconditional = True
 

@@ -78,6 +78,14 @@ def gen(
     the parsed value. `choices` scores the given texts instead of generating. `n` samples make
     the value a list, the first of which the text goes on with.
 
+    With a constraint, `after` lets it begin only behind that text (a reasoning block's end),
+    `finish="force"` takes the shortest way to its end before `max_tokens` runs out (the default for
+    JSON Schemas; "free" does not), and `whitespace=True` allows white space between JSON's parts.
+    The text ends before any of `stop` (texts), a match of `stop_regex`, or a token of
+    `stop_token_ids`. `seed` makes the draw repeatable; `logprobs` (a number, or SGLang's
+    `return_logprob` and `top_logprobs_num`) puts those of as many likely tokens into
+    `get_meta_info(name)`.
+
     `timeout` (seconds) and `retries` limit this step. In value style further keywords are
     variables of the prompt template `name`, and `fresh=True` gives the step its own session.
 
