@@ -142,11 +142,12 @@ def test_40_runs_survive_10_kills_of_the_engine(server, expected):
 @pytest.mark.slow
 def test_runs_survive_an_engine_that_hangs(server, expected, pool):
     """A hung engine is noticed and replaced, and the run goes on."""
+    before = server.metric("phloem_engine_process_restarts_total", reason="stuck")
     run = pool.submit(server.run, "steady", args={"number": 1})
     computing(server)
     kill(server, signal.SIGSTOP)
     assert run.result().json()["value"] == expected[1]
-    assert server.metric("phloem_engine_process_restarts_total", reason="stuck") == 1
+    assert server.metric("phloem_engine_process_restarts_total", reason="stuck") > before
 
 
 def test_who_waits_is_answered_as_if_nothing_had_happened(server, expected, pool):
