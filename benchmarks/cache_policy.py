@@ -149,7 +149,7 @@ def without_the_future(shape: str, seeds: int) -> dict[str, float]:
     live = statistics.mean(map(working_set, others))
     found = {}
     for share in SHARES:
-        tokens = int(share * live)
+        tokens = PAGE * pages_for(int(share * live))
         if shape == "chat":
             price = chat_price(others, tokens)
             bound = sum(chat_bound(trace, tokens, price) for trace in traces)

@@ -170,7 +170,7 @@ def test_the_cache_stays_below_the_bound(shape, every):
     runs, seeds = (120, 4) if shape is few_shot else (40, 4)
     traces = [shape(seed, runs) for seed in range(seeds)]
     bounds = []
-    for tokens in (3000, 5000):
+    for tokens in (3008, 5008):  # whole pages
         price = chat_price([shape(99, runs)], tokens, 30) if shape is chat else None
         bound = sum(
             few_shot_bound(trace, tokens, every)
