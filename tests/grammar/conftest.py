@@ -19,7 +19,9 @@ from phloem.runtime.model.tiny import tiny_tokenizer
 @pytest.fixture(scope="session")
 def compiler() -> GrammarCompiler:
     """A compiler for the tiny byte-level tokenizer: most characters take several tokens."""
-    return compiler_of(tiny_tokenizer())
+    made = compiler_of(tiny_tokenizer())
+    made.timeout = 60.0  # A loaded machine refuses no test.
+    return made
 
 
 @pytest.fixture(scope="session")
