@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 
-from phloem.errors import ConfigError, JournalError
+from phloem.errors import JournalError
 from phloem.server.trace.assemble import haystack
-from phloem.server.trace.paging import facets_of
+from phloem.server.trace.paging import cursor_of, facets_of, parse_cursor
 from phloem.server.trace.reader import (
     Facets,
     TraceFilter,
@@ -45,7 +45,7 @@ class RemoteReader:
         if wanted.kind not in {None, "run"}:
             return TracePage(())
         if cursor is not None:
-            _check(cursor)
+            parse_cursor(cursor)
         asked = {"program": wanted.program, "status": wanted.status}
         items: list[TraceSummary] = []
         for reply in self._runs(asked, cursor):
@@ -53,7 +53,7 @@ class RemoteReader:
             line = summary_of(run)
             if matches(wanted, line, haystack(run)):
                 if len(items) == limit:
-                    return TracePage(tuple(items), repr(items[-1].started))
+                    return TracePage(tuple(items), cursor_of(items[-1].started, items[-1].id))
                 items.append(line)
         return TracePage(tuple(items))
 
@@ -126,12 +126,3 @@ class RemoteReader:
             return httpx.request(method, self._url + path, headers=headers, timeout=30, **content)
         except httpx.HTTPError as error:
             raise JournalError(f"{self._url} can't be reached: {error}") from error
-
-
-def _check(cursor: str) -> None:
-    try:
-        float(cursor)
-    except ValueError:
-        raise ConfigError(
-            f"{cursor!r} is no cursor", hint="take the `next` of a former page"
-        ) from None
