@@ -178,8 +178,9 @@ async def test_a_lock_of_a_dropped_index_is_not_the_lock_of_its_successor(tmp_pa
     with writer_lock(path, index="default", wait=0):
         adding = asyncio.create_task(index.add([Document("b", "x")]))
         await asyncio.sleep(0.2)
-        path.unlink()  # as a drop by the holder does
-        with writer_lock(path, index="default", wait=0):
+        successor = tmp_path / "successor"
+        with writer_lock(successor, index="default", wait=0):
+            successor.replace(path)  # as a drop by the holder and a new index do
             await asyncio.sleep(0.2)
             assert not adding.done()
     assert (await adding).added == 1
