@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from phloem.errors import ConfigError
+from phloem.runtime.rules import require
 
 __all__ = ["Place"]
 
@@ -34,13 +34,7 @@ class Place:
             ("priority", isinstance(self.priority, int), "a whole number"),
             ("deadline", _is_instant(self.deadline), "a time.monotonic() instant, or None"),
         ]
-        for name, holds, allowed in rules:
-            if not holds:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)!r}; it must be {allowed}",
-                    hint=f"change {name}",
-                    param=name,
-                )
+        require(self, rules)
 
     def forks(self, first: int, n: int, branches: Sequence[str] | None) -> list[Place]:
         """Where the forks `first` to `first + n` (half-open) of a session here are opened."""

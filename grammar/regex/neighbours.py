@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from phloem.grammar.regex.nodes import (
-    NAMED,
+    DIGIT,
+    WORD,
     Alt,
     Cat,
     Chars,
@@ -25,7 +26,6 @@ __all__ = ["narrowed", "settled"]
 
 _MAX_CHARS = 4_000
 """A class of more characters is not gone through one by one."""
-_WORD, _DIGIT = list(NAMED)[:2]
 
 Row = tuple[Node, ...]
 
@@ -120,8 +120,8 @@ def _is_in(chars: Chars, wanted: Chars) -> bool | None:
         return True
     if (chars.ranges, chars.named) == (wanted.ranges, wanted.named):
         return False  # One is what the other leaves out.
-    words = _WORD in wanted.named and not wanted.negated and not chars.negated
-    if words and set(chars.named) <= {_WORD, _DIGIT}:
+    words = WORD in wanted.named and not wanted.negated and not chars.negated
+    if words and set(chars.named) <= {WORD, DIGIT}:
         chars = Chars(chars.ranges)
         if not chars.ranges:
             return True

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 __all__ = [
     "ANY",
     "ANY_CHAR",
+    "DIGIT",
     "EMPTY",
     "EPSILON",
     "NAMED",
+    "WORD",
     "Alt",
     "And",
     "Cat",
@@ -42,6 +44,8 @@ NAMED: dict[str, Callable[[str], bool]] = {
     rf"[\p{{L}}\p{{N}}_&&\p{{age:{_AGE}}}]": lambda char: char.isalnum() or char == "_",
     rf"[\p{{Nd}}&&\p{{age:{_AGE}}}]": str.isdecimal,
 }
+WORD, DIGIT = NAMED
+"""Word characters and digits."""
 
 
 def named_category(name: str, negated: bool) -> str | None:

@@ -17,8 +17,10 @@ from typing import Literal, NoReturn
 from phloem.errors import ConstraintError
 from phloem.grammar.regex.cases import with_cases
 from phloem.grammar.regex.nodes import (
+    DIGIT,
     EPSILON,
     NAMED,
+    WORD,
     Alt,
     Cat,
     Chars,
@@ -37,7 +39,6 @@ Dialect = Literal["python", "ecma"]
 _MAX_SIZE = 250_000
 _MAX_TEXT = 50_000
 _MAX_DEPTH = 100
-_WORD, _DIGIT = list(NAMED)[:2]
 _ASCII_WORD = ((48, 57), (65, 90), (95, 95), (97, 122))
 _ASCII_DIGIT = ((48, 57),)
 _SPACE = (
@@ -52,18 +53,18 @@ _ECMA_SPACE = (
 )
 _CLASSES: dict[Dialect, dict[str, Chars]] = {
     "python": {
-        "d": Chars(named=(_DIGIT,)),
-        "D": Chars(named=(_DIGIT,), negated=True),
-        "w": Chars(named=(_WORD,)),
-        "W": Chars(named=(_WORD,), negated=True),
+        "d": Chars(named=(DIGIT,)),
+        "D": Chars(named=(DIGIT,), negated=True),
+        "w": Chars(named=(WORD,)),
+        "W": Chars(named=(WORD,), negated=True),
         "s": Chars(_SPACE),
         "S": Chars(_SPACE, negated=True),
     },
     "ecma": {
         "d": Chars(_ASCII_DIGIT),
-        "D": Chars(_ASCII_DIGIT, (_DIGIT,), negated=True),
+        "D": Chars(_ASCII_DIGIT, (DIGIT,), negated=True),
         "w": Chars(_ASCII_WORD),
-        "W": Chars(_ASCII_WORD, (_WORD,), negated=True),
+        "W": Chars(_ASCII_WORD, (WORD,), negated=True),
         "s": Chars(_ECMA_SPACE),
         "S": Chars(_SPACE + _BOM, negated=True),
     },
@@ -71,9 +72,9 @@ _CLASSES: dict[Dialect, dict[str, Chars]] = {
 # In ECMA-262 expressions, where a class is left out of something: then the wider reading of the
 # class is the narrower one of the whole.
 _WIDE = {
-    "d": Chars(_ASCII_DIGIT, (_DIGIT,)),
+    "d": Chars(_ASCII_DIGIT, (DIGIT,)),
     "D": Chars(_ASCII_DIGIT, negated=True),
-    "w": Chars(_ASCII_WORD, (_WORD,)),
+    "w": Chars(_ASCII_WORD, (WORD,)),
     "W": Chars(_ASCII_WORD, negated=True),
     "s": Chars(_SPACE + _BOM),
     "S": Chars(_ECMA_SPACE, negated=True),

@@ -13,6 +13,7 @@ import regex
 from phloem.errors import ConfigError
 from phloem.programs.protocol import SamplingParams
 from phloem.runtime.engine.output_text import OutputText
+from phloem.runtime.rules import require
 from phloem.surrogates import half_of_pair
 
 __all__ = ["check_hint", "check_params", "make_output_text"]
@@ -26,7 +27,7 @@ _LISTS = {"stop": str, "stop_regex": str, "stop_token_ids": int}
 
 def check_params(params: SamplingParams) -> None:
     """Raises `ConfigError` that names the parameter, and its kind or its range."""
-    _check(params, _kinds(params))
+    require(params, _kinds(params))
     rules = [
         ("max_tokens", params.max_tokens >= 0, "0 or more"),
         ("min_tokens", 0 <= params.min_tokens <= params.max_tokens, "from 0 to max_tokens"),
@@ -45,7 +46,7 @@ def check_params(params: SamplingParams) -> None:
             "texts, no halves of surrogate pairs",
         ),
     ]
-    _check(params, rules)
+    require(params, rules)
 
 
 def check_hint(next_use: int | None, place: str) -> None:
@@ -57,16 +58,6 @@ def check_hint(next_use: int | None, place: str) -> None:
             hint="change the hint",
             param="place" if steps else "next_use",
         )
-
-
-def _check(params: SamplingParams, rules: list[tuple[str, bool, str]]) -> None:
-    for name, holds, allowed in rules:
-        if not holds:
-            raise ConfigError(
-                f"{name} is {getattr(params, name)!r}; it must be {allowed}",
-                hint=f"change {name}",
-                param=name,
-            )
 
 
 def _kinds(params: SamplingParams) -> list[tuple[str, bool, str]]:
