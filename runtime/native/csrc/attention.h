@@ -276,13 +276,16 @@ inline Queries queries_of(const AttentionArgs& args, const AttentionTask& task) 
   Queries queries;
   queries.per_head = rows * folded;
   queries.count = queries.per_head * (task.kv_end - task.kv_begin);
-  for (int q = 0; q < queries.count; ++q) {
-    const int row = q % queries.per_head / folded;
-    const int head = (task.kv_begin + q / queries.per_head) * folded + q % folded;
-    queries.vector[q] =
-        args.queries + (task.row_begin + row) * args.query_stride + head * int64_t{c.head_dim};
-    queries.context[q] = args.batch->positions[task.row_begin + row] + 1;
-    queries.part[q] = (task.first_part + int64_t{row} * task.parts_per_row) * c.heads + head;
+  int q = 0;
+  for (int head = task.kv_begin * folded; head < task.kv_end * folded; head += folded) {
+    for (int row = 0; row < rows; ++row) {
+      for (int h = head; h < head + folded; ++h, ++q) {
+        queries.vector[q] =
+            args.queries + (task.row_begin + row) * args.query_stride + h * int64_t{c.head_dim};
+        queries.context[q] = args.batch->positions[task.row_begin + row] + 1;
+        queries.part[q] = (task.first_part + int64_t{row} * task.parts_per_row) * c.heads + h;
+      }
+    }
   }
   return queries;
 }

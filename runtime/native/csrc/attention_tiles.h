@@ -21,7 +21,8 @@ struct TileScratch {
   uint16_t* keys;     // [64][head_dim], where a page is too small to read keys in place
   uint16_t* values;   // [2 halves][head_dim / 16][16 pairs of keys][16 dimensions][2]
   uint16_t* weights;  // [2 halves][16 queries][32 keys]
-  float* scores;      // [64 keys][16 queries], then [head_dim / 16][16 queries][16 dimensions]
+  float* scores[2];   // [64 keys][16 queries], of two groups in turn
+  float* mixed;       // [head_dim / 16][16 queries][16 dimensions]
   float* tops;        // [group][16]: largest score so far, by log 2
   float* sums;        // [group][16]
   float* keep;        // [16]
@@ -38,7 +39,8 @@ struct TileScratch {
     keys = reinterpret_cast<uint16_t*>(take(kStep * head_dim / 2));
     values = reinterpret_cast<uint16_t*>(take(kStep * head_dim / 2));
     weights = reinterpret_cast<uint16_t*>(take(kStep * kLaneGroup / 2));
-    scores = take(int64_t{kLaneGroup} * (head_dim > kStep ? head_dim : kStep));
+    for (float*& of_group : scores) of_group = take(kStep * kLaneGroup);
+    mixed = take(int64_t{kLaneGroup} * head_dim);
     tops = take(kQueryBlock * kLaneGroup);
     sums = take(kQueryBlock * kLaneGroup);
     keep = take(kLaneGroup);
@@ -82,14 +84,20 @@ inline Lanes lanes_of(const Queries& queries, int begin, int end) {
 // Queries times log2(e), for weights by exp2, as tiles of [pairs of dimensions][16 queries][2].
 inline void pack_queries(const Queries& queries, const Lanes& lanes, int head_dim,
                          uint16_t* out) {
-  std::memset(out, 0, sizeof *out * head_dim * kLaneGroup);
-  for (int q = lanes.begin; q < lanes.end; ++q) {
-    for (int d = 0; d < head_dim; d += kLanes) {
-      alignas(64) uint16_t words[kLanes];
-      store_u16(words, to_bf16(mul(load(queries.vector[q] + d), splat(1.44269504f))));
-      for (int i = 0; i < kLanes; i += 2) {
-        std::memcpy(out + ((d + i) / 2 * kLaneGroup + q - lanes.begin) * 2, words + i, 4);
-      }
+  for (int d = 0; d < head_dim; d += 32) {
+    I words[kLaneGroup];  // of a query: 16 pairs of dimensions
+    for (int lane = 0; lane < kLaneGroup; ++lane) {
+      const int q = lanes.begin + lane;
+      words[lane] = splat_i32(0);
+      if (q >= lanes.end) continue;
+      const auto bits = [&](int at) {
+        return _mm512_cvtepi32_epi16(to_bf16(mul(load(queries.vector[q] + at), splat(1.44269504f))));
+      };
+      words[lane] = _mm512_inserti64x4(_mm512_castsi256_si512(bits(d)), bits(d + 16), 1);
+    }
+    transpose(words);
+    for (int pair = 0; pair < kLaneGroup; ++pair) {
+      _mm512_store_si512(out + (d / 2 + pair) * 2 * kLaneGroup, words[pair]);
     }
   }
 }
@@ -137,10 +145,12 @@ inline void score_tiles(const uint16_t* const* keys, int64_t stride, int count,
 }
 
 // Turns scores into bfloat16 weights [query][key]; brings the running largest score and sum of
-// each lane up to date, and says in `keep` what becomes of the result so far.
-inline void soften_lanes(const TileScratch& s, const Lanes& lanes, int group, int64_t first,
-                         int64_t window, int count) {
-  const bool all = lanes.shortest >= first + kStep && lanes.longest - window <= first;
+// each lane up to date, and says in `keep` what becomes of the result so far. ALL: every lane sees
+// the whole step.
+template <bool ALL>
+void soften_lanes(const TileScratch& s, const Lanes& lanes, int group, int64_t first,
+                  int64_t window, int count) {
+  const float* scores = s.scores[group % 2];
   const I last = _mm512_sub_epi32(lanes.contexts, splat_i32(static_cast<int32_t>(first)));
   const I from = _mm512_sub_epi32(last, splat_i32(static_cast<int32_t>(window)));
   const auto seen = [&](int key) {
@@ -150,10 +160,13 @@ inline void soften_lanes(const TileScratch& s, const Lanes& lanes, int group, in
   };
   const F before = load(s.tops + group * kLaneGroup);
   F tops[4] = {before, before, before, before};
-  for (int key = 0; key < count; ++key) {
-    F x = load(s.scores + key * kLaneGroup);
-    if (!all) x = _mm512_mask_blend_ps(seen(key), splat(kNever), x);
-    tops[key % 4] = max(tops[key % 4], x);
+  for (int key = 0; key < count; key += 4) {  // no lane sees the keys beyond
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      F x = load(scores + (key + i) * kLaneGroup);
+      if (!ALL) x = _mm512_mask_blend_ps(seen(key + i), splat(kNever), x);
+      tops[i] = max(tops[i], x);
+    }
   }
   const F top = max(max(tops[0], tops[1]), max(tops[2], tops[3]));
   const __mmask16 had = _mm512_cmp_ps_mask(before, splat(kNever), _CMP_NEQ_OQ);
@@ -162,20 +175,23 @@ inline void soften_lanes(const TileScratch& s, const Lanes& lanes, int group, in
   store(s.tops + group * kLaneGroup, top);
 
   F sums[4] = {mul(load(s.sums + group * kLaneGroup), keep), zero(), zero(), zero()};
-  const auto weight = [&](int key) {
-    if (key >= count) return splat_i32(0);
-    F w = exp2_coarse(sub(load(s.scores + key * kLaneGroup), top));
-    if (!all) w = _mm512_maskz_mov_ps(seen(key), w);
-    const I bits = high_half(add_i32(float_to_bits(w), splat_i32(0x8000)));
-    sums[key % 4] = add(sums[key % 4], bits_to_float(bits));
-    return bits;
-  };
   for (int half = 0; half < 2; ++half) {
     I pairs[16];
+#pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) {
       const int key = half * 32 + 2 * i;
-      const I a = weight(key), b = weight(key + 1);
-      pairs[i] = _mm512_or_si512(shift_right16(a), b);
+      pairs[i] = splat_i32(0);
+      if (!ALL && key >= count) continue;
+      I bits[2];
+#pragma GCC unroll 2
+      for (int j = 0; j < 2; ++j) {
+        F w = exp2_coarse(sub(load(scores + (key + j) * kLaneGroup), top));
+        if (!ALL) w = _mm512_maskz_mov_ps(seen(key + j), w);
+        bits[j] = high_half(add_i32(float_to_bits(w), splat_i32(0x8000)));
+        F& sum = sums[(2 * i + j) % 4];
+        sum = add(sum, bits_to_float(bits[j]));
+      }
+      pairs[i] = _mm512_or_si512(shift_right16(bits[0]), bits[1]);
     }
     transpose(pairs);
     for (int q = 0; q < 16; ++q) _mm512_store_si512(s.weights + (half * 16 + q) * 32, pairs[q]);
@@ -201,15 +217,15 @@ inline void mix_tiles(const TileScratch& s, const Lanes& lanes, int head_dim) {
     _tile_dpbf16ps(0, 5, 6);
     _tile_loadd(7, second + (t + 1) * 512, 64);
     _tile_dpbf16ps(1, 5, 7);
-    _tile_stored(0, s.scores + t * 256, 64);
-    _tile_stored(1, s.scores + (t + 1) * 256, 64);
+    _tile_stored(0, s.mixed + t * 256, 64);
+    _tile_stored(1, s.mixed + (t + 1) * 256, 64);
   }
   for (int q = lanes.begin; q < lanes.end; ++q) {
     const int lane = q - lanes.begin;
     float* result = s.segment + q * (2 + head_dim) + 2;
     const F keep = splat(s.keep[lane]);
     for (int t = 0; t < tiles; ++t) {
-      const F more = load(s.scores + t * 256 + lane * 16);
+      const F more = load(s.mixed + t * 256 + lane * 16);
       store(result + t * 16, fma(load(result + t * 16), keep, more));
     }
   }
@@ -243,10 +259,11 @@ inline void attend_tiles(const AttentionArgs* args, const AttentionTask* task) {
       s.tops[i] = kNever;
       s.sums[i] = 0;
     }
+    auto next = locate<kStep>(*args, *task, from, longest);
     for (int64_t first = from; first < from + kSegment && first < longest; first += kStep) {
+      const auto place = next;
+      next = locate<kStep>(*args, *task, first + kStep, longest);
       if (first + kStep <= oldest) continue;
-      const auto place = locate<kStep>(*args, *task, first, longest);
-      const auto next = locate<kStep>(*args, *task, first + kStep, longest);
       for (int h = 0; h < heads; ++h) {
         const int64_t shift = int64_t{h} * head_dim;
         prefetch_tile(args->keys, next, h, heads, head_dim);
@@ -262,11 +279,20 @@ inline void attend_tiles(const AttentionArgs* args, const AttentionTask* task) {
         }
         prefetch_tile(args->values, next, h, heads, head_dim);
         pack_values(args->values + shift, place, head_dim, s.values);
-        for (int g = h * each; g < (h + 1) * each; ++g) {
-          if (lanes[g].longest <= first) continue;  // rows that end before this step
+        // One group ahead: what the unit stores takes a while to be there.
+        const auto score = [&](int g) {
           score_tiles(keys, (in_place ? token : head_dim) * 2, place.count,
-                      s.queries + int64_t{g} * head_dim * kLaneGroup, head_dim, s.scores);
-          soften_lanes(s, lanes[g], g, first, window, place.count);
+                      s.queries + int64_t{g} * head_dim * kLaneGroup, head_dim, s.scores[g % 2]);
+        };
+        int g = h * each;
+        while (lanes[g].longest <= first) ++g;  // rows that end before this step
+        score(g);
+        for (; g < (h + 1) * each; ++g) {
+          if (g + 1 < (h + 1) * each) score(g + 1);
+          const bool all =
+              lanes[g].shortest >= first + kStep && lanes[g].longest - window <= first;
+          const auto soften = all ? soften_lanes<true> : soften_lanes<false>;
+          soften(s, lanes[g], g, first, window, place.count);
           mix_tiles(s, lanes[g], head_dim);
         }
       }

@@ -31,6 +31,24 @@ class Timed {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// The rows [row_begin, row_end) of a product, for the units [begin, end) of its outputs.
+struct Piece {
+  int64_t begin, end, row_begin, row_end;
+};
+
+GemmTask task_of(const Matrix& matrix, const PackedRows& rows, const Piece& piece, int64_t group,
+                  int64_t group_end, float* out, int64_t stride) {
+  return {&matrix,
+          &rows,
+          static_cast<int32_t>(piece.row_begin),
+          static_cast<int32_t>(piece.row_end),
+          static_cast<int32_t>(group),
+          static_cast<int32_t>(group_end),
+          out,
+          stride,
+          false};
+}
+
 const char* find_fault(const Batch& b, const ModelConfig& c) {
   for (int64_t r = 0; r < b.rows; ++r) {
     if (b.tokens[r] < 0 || b.tokens[r] >= c.vocab) return "a token id is outside the vocabulary";
@@ -70,8 +88,8 @@ Decoder::Decoder(const ModelConfig& config, const Layer* layers, const KernelTab
       kernels_(kernels),
       pool_(threads),
       head_width_(int64_t{config.heads} * config.head_dim),
-      qkv_width_(head_width_ + 2 * int64_t{config.kv_heads} * config.head_dim),
       widest_(std::max({int64_t{config.hidden}, int64_t{config.intermediate}, head_width_})),
+      starts_(threads + 1),
       row_scratch_(threads),
       attention_scratch_(threads) {}
 
@@ -83,13 +101,11 @@ const char* Decoder::forward(const Batch& batch) {
   const int64_t rows = batch.rows, hidden = config_.hidden, half = config_.rotary_dim / 2;
   const int64_t tiled = ceil_div(std::max(rows, batch.wanted), kTile) * kTile;
   hidden_ = hidden_store_.get(rows * hidden);
-  qkv_ = qkv_store_.get(rows * qkv_width_);
-  gate_up_ = gate_up_store_.get(rows * 2 * config_.intermediate);
+  queries_ = queries_store_.get(rows * head_width_);
   cos_ = cos_store_.get(rows * half);
   sin_ = sin_store_.get(rows * half);
-  packed_ = {bytes_.get(tiled * widest_), scales_.get(tiled * widest_ / kBlock),
-             sums_.get(tiled * widest_ / kBlock), offsets_.get(tiled * widest_ / kBlock),
-             words_.get(tiled * widest_)};
+  packed_ = packed_store_.get(tiled, widest_);
+  gated_ = gated_store_.get(tiled, config_.intermediate);
   plan(batch);
   for_rows(rows, [&](int64_t r, int) {
     kernels_.read_row(&config_.embedding, batch.tokens[r], hidden_ + r * hidden);
@@ -103,7 +119,7 @@ const char* Decoder::forward(const Batch& batch) {
   for (int i = 0; i < config_.layers; ++i) run_layer(batch, i);
   // The last layer has left the wanted rows alone, in their order.
   pack_normed(hidden_, config_.final_norm, config_.head, batch.wanted);
-  multiply(config_.head, batch.wanted, batch.logits, config_.vocab, false);
+  multiply(config_.head, packed_, batch.wanted, batch.logits, config_.vocab, false);
   return nullptr;
 }
 
@@ -163,10 +179,9 @@ void Decoder::run_layer(const Batch& batch, int index) {
   const Layer& layer = layers_[index];
   const bool last = index + 1 == config_.layers;
   const int64_t rows = last ? batch.wanted : batch.rows;
-  const int64_t hidden = config_.hidden, inner = config_.intermediate;
+  const int64_t hidden = config_.hidden;
   pack_normed(hidden_, layer.attention_norm, layer.qkv, batch.rows);
-  multiply(layer.qkv, batch.rows, qkv_, qkv_width_, false);
-  store_keys(batch, index);
+  project(batch, index);
   run_tasks(batch, index, last ? last_tasks_ : tasks_);
   pack_attended(layer, rows, last ? batch.logit_rows : nullptr);
   if (last) {
@@ -176,35 +191,67 @@ void Decoder::run_layer(const Batch& batch, int index) {
     }
     hidden_ = wanted;
   }
-  multiply(layer.output, rows, hidden_, hidden, true);
+  multiply(layer.output, packed_, rows, hidden_, hidden, true);
   pack_normed(hidden_, layer.mlp_norm, layer.gate_up, rows);
-  multiply(layer.gate_up, rows, gate_up_, 2 * inner, false);
-  for_rows(rows, [&](int64_t r, int) {
-    float* gate = gate_up_ + r * 2 * inner;
-    kernels_.silu_mul(gate, gate + inner, static_cast<int>(inner), gate);
-    kernels_.pack_row(gate, static_cast<int>(inner), layer.down.format, r, &packed_);
-  });
-  multiply(layer.down, rows, hidden_, hidden, true);
+  gate(layer, rows);
+  multiply(layer.down, gated_, rows, hidden_, hidden, true);
 }
 
-// Rotates queries and keys, and stores keys and values.
-void Decoder::store_keys(const Batch& batch, int index) {
-  const Layer& layer = layers_[index];
-  const int64_t head_dim = config_.head_dim, half = config_.rotary_dim / 2;
-  const int64_t kv_width = config_.kv_heads * head_dim;
-  for_rows(batch.rows, [&](int64_t r, int) {
-    float* x = qkv_ + r * qkv_width_;
-    for (int64_t h = 0; h < config_.heads + config_.kv_heads; ++h, x += head_dim) {
+// Queries, keys and values, head by head.
+void Decoder::project(const Batch& batch, int index) {
+  const Matrix& qkv = layers_[index].qkv;
+  const int64_t head_dim = config_.head_dim, groups = head_dim / kGroup;
+  const Gemm gemm = gemm_for(qkv.format);
+  for_pieces(batch.rows, config_.heads + 2 * config_.kv_heads, groups, [&](Piece p, int thread) {
+    float* scratch = row_scratch_[thread].get(kRowBlock * head_dim);
+    for (int64_t h = p.begin; h < p.end; ++h) {
       const bool is_query = h < config_.heads;
-      const float* norm = is_query ? layer.query_norm : layer.key_norm;
-      const int size = static_cast<int>(head_dim);
-      if (norm != nullptr) kernels_.rms_norm(x, norm, config_.norm_epsilon, size, x);
-      kernels_.rotate(x, cos_ + r * half, sin_ + r * half, config_.rotary_dim, size,
-                      is_query ? config_.attention_scale : 1.0f);
+      const int64_t stride = is_query ? head_width_ : head_dim;
+      float* x = is_query ? queries_ + p.row_begin * stride + h * head_dim : scratch;
+      const GemmTask task = task_of(qkv, packed_, p, h * groups, (h + 1) * groups, x, stride);
+      gemm(&task);
+      for (int64_t r = p.row_begin; r < p.row_end; ++r, x += stride) {
+        finish_head(batch, index, h, r, x);
+      }
     }
-    const int64_t slot = batch.slots[r] * kv_width;
-    kernels_.store_bf16(x - kv_width, static_cast<int>(kv_width), batch.keys[index] + slot);
-    kernels_.store_bf16(x, static_cast<int>(kv_width), batch.values[index] + slot);
+  });
+}
+
+// Rotates a query or key, and stores a key or value.
+void Decoder::finish_head(const Batch& batch, int index, int64_t head, int64_t row, float* x) {
+  const Layer& layer = layers_[index];
+  const int64_t heads = config_.heads, kv_heads = config_.kv_heads, half = config_.rotary_dim / 2;
+  const int size = config_.head_dim;
+  const bool is_query = head < heads, is_value = head >= heads + kv_heads;
+  if (!is_value) {
+    const float* norm = is_query ? layer.query_norm : layer.key_norm;
+    if (norm != nullptr) kernels_.rms_norm(x, norm, config_.norm_epsilon, size, x);
+    kernels_.rotate(x, cos_ + row * half, sin_ + row * half, config_.rotary_dim, size,
+                    is_query ? config_.attention_scale : 1.0f);
+  }
+  if (is_query) return;
+  uint16_t* pool = is_value ? batch.values[index] : batch.keys[index];
+  kernels_.store_bf16(x, size, pool + (batch.slots[row] * kv_heads + (head - heads) % kv_heads) * size);
+}
+
+// silu(gate) * up, packed for the down projection. A piece has both of its outputs, so that neither
+// goes through memory.
+void Decoder::gate(const Layer& layer, int64_t rows) {
+  const int64_t inner = config_.intermediate, groups = kBlock / kGroup;
+  const Gemm gemm = gemm_for(layer.gate_up.format);
+  for_pieces(rows, inner / kBlock, 2 * groups, [&](Piece p, int thread) {
+    const int64_t width = (p.end - p.begin) * kBlock, up = inner / kGroup;
+    float* x = row_scratch_[thread].get((p.row_end - p.row_begin) * 2 * width);
+    for (int64_t i = 0; i < 2; ++i) {
+      const GemmTask task = task_of(layer.gate_up, packed_, p, p.begin * groups + i * up,
+                                     p.end * groups + i * up, x + i * width, 2 * width);
+      gemm(&task);
+    }
+    for (int64_t r = p.row_begin; r < p.row_end; ++r, x += 2 * width) {
+      kernels_.silu_mul(x, x + width, static_cast<int>(width), x);
+      kernels_.pack_row(x, static_cast<int>(p.begin * kBlock), static_cast<int>(width),
+                        static_cast<int>(inner), layer.down.format, r, &gated_);
+    }
   });
 }
 
@@ -220,7 +267,8 @@ void Decoder::pack_attended(const Layer& layer, int64_t rows, const int64_t* whi
     for (int64_t h = 0; h < config_.heads; ++h) {
       kernels_.combine(parts + h * size, count, stride, config_.head_dim, row + h * head_dim);
     }
-    kernels_.pack_row(row, static_cast<int>(head_width_), layer.output.format, i, &packed_);
+    const int width = static_cast<int>(head_width_);
+    kernels_.pack_row(row, 0, width, width, layer.output.format, i, &packed_);
   });
 }
 
@@ -228,8 +276,8 @@ void Decoder::run_tasks(const Batch& batch, int index, const std::vector<Attenti
   const Timed timed(seconds_[kAttention]);
   const int64_t scratch = attention_scratch(config_.head_dim);
   pool_.run(static_cast<int64_t>(tasks.size()), [&](int64_t i, int thread) {
-    const AttentionArgs args{&config_,            &batch, qkv_,
-                             qkv_width_,          batch.keys[index],
+    const AttentionArgs args{&config_,            &batch, queries_,
+                             head_width_,         batch.keys[index],
                              batch.values[index], parts_, attention_scratch_[thread].get(scratch)};
     kernels_.attend(&args, &tasks[i]);
   });
@@ -240,33 +288,51 @@ void Decoder::pack_normed(const float* x, const float* norm, const Matrix& reade
   for_rows(rows, [&](int64_t r, int thread) {
     float* row = row_scratch_[thread].get(widest_);
     kernels_.rms_norm(x + r * hidden, norm, config_.norm_epsilon, hidden, row);
-    kernels_.pack_row(row, hidden, reader.format, r, &packed_);
+    kernels_.pack_row(row, 0, hidden, hidden, reader.format, r, &packed_);
   });
 }
 
-void Decoder::multiply(const Matrix& matrix, int64_t rows, float* out, int64_t stride,
-                       bool accumulate) {
-  const Timed timed(seconds_[kMatrices]);
-  const int64_t groups = ceil_div(matrix.outputs, kGroup), row_blocks = ceil_div(rows, kRowBlock);
-  // Enough pieces that no thread waits long for another, few enough that claiming is free.
-  const auto gemm = matrix.format == kQ4   ? kernels_.gemm_q4
-                    : matrix.format == kQ8 ? kernels_.gemm_q8
-                                           : kernels_.gemm_bf16;
-  const int64_t chunk =
-      std::clamp<int64_t>(groups / (4 * pool_.threads()), 1, row_blocks > 1 ? 4 : 32);
-  // Neighbouring pieces share weights: row blocks are the inner index.
-  pool_.run(ceil_div(groups, chunk) * row_blocks, [&](int64_t piece, int) {
-    const int64_t group = piece / row_blocks * chunk, row = piece % row_blocks * kRowBlock;
-    const GemmTask task{&matrix,
-                        &packed_,
-                        static_cast<int32_t>(row),
-                        static_cast<int32_t>(std::min(row + kRowBlock, rows)),
-                        static_cast<int32_t>(group),
-                        static_cast<int32_t>(std::min(group + chunk, groups)),
-                        out,
-                        stride,
-                        accumulate};
+Gemm Decoder::gemm_for(int format) const {
+  return format == kQ4 ? kernels_.gemm_q4 : format == kQ8 ? kernels_.gemm_q8 : kernels_.gemm_bf16;
+}
+
+void Decoder::multiply(const Matrix& matrix, const PackedRows& packed, int64_t rows, float* out,
+                       int64_t stride, bool accumulate) {
+  const Gemm gemm = gemm_for(matrix.format);
+  for_pieces(rows, ceil_div(matrix.outputs, kGroup), 1, [&](Piece p, int) {
+    float* to = out + p.row_begin * stride + p.begin * kGroup;
+    GemmTask task = task_of(matrix, packed, p, p.begin, p.end, to, stride);
+    task.accumulate = accumulate;
     gemm(&task);
+  });
+}
+
+// A product, and what is done to its results while they are in the nearest cache: pieces of some
+// rows x some units of outputs, which are so many groups each.
+// Enough pieces that no thread waits long for another, few enough that claiming is free.
+template <class Body>
+void Decoder::for_pieces(int64_t rows, int64_t units, int64_t groups, const Body& body) {
+  const Timed timed(seconds_[kMatrices]);
+  const int64_t row_blocks = ceil_div(rows, kRowBlock);
+  const int64_t most = std::max<int64_t>((row_blocks > 1 ? 16 : 32) / groups, 1);
+  const int64_t chunk = std::clamp<int64_t>(units / (4 * pool_.threads()), 1, most);
+  const int64_t chunks = ceil_div(units, chunk), threads = pool_.threads();
+  const auto do_piece = [&](int64_t part, int64_t block, int thread) {
+    const int64_t unit = part * chunk, row = block * kRowBlock;
+    body(Piece{unit, std::min(unit + chunk, units), row, std::min(row + kRowBlock, rows)}, thread);
+  };
+  // Neighbouring pieces share weights: row blocks are the inner index.
+  if (row_blocks < threads) {
+    return pool_.run(chunks * row_blocks, [&](int64_t piece, int thread) {
+      do_piece(piece / row_blocks, piece % row_blocks, thread);
+    });
+  }
+  // Each thread has rows of its own, the same in every product.
+  for (int64_t t = 0; t <= threads; ++t) starts_[t] = row_blocks * t / threads * chunks;
+  pool_.run(starts_, [&](int64_t piece, int thread) {
+    const auto share = std::upper_bound(starts_.begin(), starts_.end(), piece) - 1;
+    const int64_t own = (share[1] - share[0]) / chunks, at = piece - share[0];
+    do_piece(at / own, share[0] / chunks + at % own, thread);
   });
 }
 

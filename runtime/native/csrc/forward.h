@@ -37,6 +37,24 @@ class Scratch {
   int64_t size_ = 0;
 };
 
+using Gemm = void (*)(const GemmTask*);
+
+class PackedScratch {
+ public:
+  // For so many rows (whole tiles) of so many values.
+  PackedRows get(int64_t rows, int64_t size) {
+    const int64_t values = rows * size, blocks = values / kBlock;
+    return {bytes_.get(values), scales_.get(blocks), sums_.get(blocks), offsets_.get(blocks),
+            words_.get(values)};
+  }
+
+ private:
+  Scratch<int8_t> bytes_;
+  Scratch<float> scales_, sums_;
+  Scratch<int32_t> offsets_;
+  Scratch<uint16_t> words_;
+};
+
 class Decoder {
  public:
   Decoder(const ModelConfig& config, const Layer* layers, const KernelTable& kernels, int threads);
@@ -44,17 +62,24 @@ class Decoder {
   // Returns null, or what is wrong with the batch (nothing was written then).
   const char* forward(const Batch& batch);
 
-  // Seconds of all passes so far: in matrix products, in attention, and in all.
+  // Seconds of all passes so far: in matrix products (and what is done to their results piece by
+  // piece), in attention, and in all.
   void times(double* out);
 
  private:
   void plan(const Batch& batch);
   void run_layer(const Batch& batch, int index);
-  void store_keys(const Batch& batch, int index);
+  void project(const Batch& batch, int index);
+  void finish_head(const Batch& batch, int index, int64_t head, int64_t row, float* x);
+  void gate(const Layer& layer, int64_t rows);
   void run_tasks(const Batch& batch, int index, const std::vector<AttentionTask>& tasks);
   void pack_attended(const Layer& layer, int64_t rows, const int64_t* which);
   void pack_normed(const float* x, const float* norm, const Matrix& reader, int64_t rows);
-  void multiply(const Matrix& matrix, int64_t rows, float* out, int64_t stride, bool accumulate);
+  Gemm gemm_for(int format) const;
+  void multiply(const Matrix& matrix, const PackedRows& packed, int64_t rows, float* out,
+                int64_t stride, bool accumulate);
+  template <class Body>
+  void for_pieces(int64_t rows, int64_t units, int64_t groups, const Body& body);
   template <class Body>
   void for_rows(int64_t rows, const Body& body);
 
@@ -66,21 +91,20 @@ class Decoder {
   const KernelTable& kernels_;
   Pool pool_;
   std::mutex mutex_;  // scratch and pool serve one pass at a time
-  int64_t head_width_, qkv_width_, widest_;
+  int64_t head_width_, widest_;
 
   // The plan of this batch's attention, the same for all layers. Row r owns the parts
   // [part_starts_[r], part_starts_[r + 1]).
   std::vector<AttentionTask> tasks_, last_tasks_;  // the last layer's: those with wanted rows
   std::vector<int64_t> part_starts_;
 
-  PackedRows packed_{};
-  float *hidden_ = nullptr, *qkv_ = nullptr, *gate_up_ = nullptr, *parts_ = nullptr;
+  std::vector<int64_t> starts_;  // of the threads' shares of a product
+
+  PackedRows packed_{}, gated_{};  // what the next product reads; gated_: the down projection
+  float *hidden_ = nullptr, *queries_ = nullptr, *parts_ = nullptr;
   float *cos_ = nullptr, *sin_ = nullptr;
-  Scratch<float> hidden_store_, qkv_store_, gate_up_store_, parts_store_, cos_store_, sin_store_;
-  Scratch<float> wanted_store_, scales_, sums_;
-  Scratch<int32_t> offsets_;
-  Scratch<int8_t> bytes_;
-  Scratch<uint16_t> words_;
+  PackedScratch packed_store_, gated_store_;
+  Scratch<float> hidden_store_, queries_store_, parts_store_, cos_store_, sin_store_, wanted_store_;
   std::vector<Scratch<float>> row_scratch_, attention_scratch_;  // one per thread
 };
 

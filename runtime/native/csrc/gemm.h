@@ -20,7 +20,7 @@ constexpr int kParts = kGroup / kLanes;
 
 // Where one piece writes: rows [row, row + count) and the outputs from n on.
 struct GroupOutput {
-  float* out;
+  float* out;  // of output n
   int64_t stride;
   const float* bias;  // of output n, or null
   int lanes;          // outputs that exist, may be <= 0 in the last group
@@ -28,7 +28,7 @@ struct GroupOutput {
   bool accumulate;
 
   GroupOutput(const GemmTask& task, int64_t row, int count, int64_t n)
-      : out(task.out + row * task.stride + n),
+      : out(task.out + (row - task.row_begin) * task.stride + n - task.group_begin * kGroup),
         stride(task.stride),
         bias(task.matrix->bias != nullptr ? task.matrix->bias + n : nullptr),
         lanes(static_cast<int>(task.matrix->outputs - n)),

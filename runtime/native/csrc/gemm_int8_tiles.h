@@ -96,6 +96,7 @@ void gemm_int8_tiles(const GemmTask& task, int64_t least) {
   GemmTask rest = task;
   if (task.row_end - task.row_begin >= least) {
     rest.row_begin = task.row_end - (task.row_end - task.row_begin) % kTile;
+    rest.out += (rest.row_begin - task.row_begin) * task.stride;
     for (int64_t group = task.group_begin; group < task.group_end; ++group) {
       for (int64_t row = task.row_begin; row < rest.row_begin; row += kMostTiles * kTile) {
         const int64_t end = row + kMostTiles * kTile;

@@ -105,7 +105,8 @@ struct AttentionArgs {
 };
 
 // The rows of one matrix product, [row_begin, row_end), for the output groups
-// [group_begin, group_end): out[r * stride + n] = or += sum_k a[r][k] w[n][k] + bias[n].
+// [group_begin, group_end), counted from the first of both in `out`:
+// out[r * stride + n] = or += sum_k a[r][k] w[n][k] + bias[n].
 struct GemmTask {
   const Matrix* matrix;
   const PackedRows* rows;
@@ -122,8 +123,10 @@ struct KernelTable {
   void (*read_row)(const Matrix* matrix, int64_t row, float* out);
   // out[i] = x[i] / rms(x) * weight[i]
   void (*rms_norm)(const float* x, const float* weight, float epsilon, int size, float* out);
-  // Packs one row for matrices of `format`.
-  void (*pack_row)(const float* x, int size, int format, int64_t row, const PackedRows* out);
+  // Packs the inputs [begin, begin + count) of a row of `size` for matrices of `format`; x is the
+  // first of them. All are multiples of kBlock.
+  void (*pack_row)(const float* x, int begin, int count, int size, int format, int64_t row,
+                   const PackedRows* out);
   // out[i] = silu(gate[i]) * up[i]
   void (*silu_mul)(const float* gate, const float* up, int size, float* out);
   // Rotates pairs (x[i], x[i + rotary / 2]) of one head in place, and scales the whole head.

@@ -48,9 +48,10 @@ inline void rms_norm(const float* x, const float* weight, float epsilon, int siz
 
 // Symmetric 8-bit quantisation in blocks of 32, as llama.cpp's Q8_1 has it, but with float32
 // scales: x is about scale * q with |q| <= 127.
-inline void pack_bytes(const float* x, int size, int64_t row, const PackedRows& out) {
+inline void pack_bytes(const float* x, int begin, int count, int size, int64_t row,
+                       const PackedRows& out) {
   const int64_t blocks = size / kBlock, tile = row / kTile, place = row % kTile;
-  for (int64_t b = 0; b < blocks; ++b, x += kBlock) {
+  for (int64_t b = begin / kBlock; b < (begin + count) / kBlock; ++b, x += kBlock) {
     F top = zero();
     for (int i = 0; i < kBlock; i += kLanes) top = max(top, abs(load(x + i)));
     const float scale = max_of(top) / 127.0f;
@@ -69,19 +70,21 @@ inline void pack_bytes(const float* x, int size, int64_t row, const PackedRows& 
   }
 }
 
-inline void pack_words(const float* x, int size, int64_t row, const PackedRows& out) {
+inline void pack_words(const float* x, int begin, int count, int size, int64_t row,
+                       const PackedRows& out) {
   const int64_t blocks = size / kBlock, tile = row / kTile, place = row % kTile;
-  for (int64_t b = 0; b < blocks; ++b, x += kBlock) {
+  for (int64_t b = begin / kBlock; b < (begin + count) / kBlock; ++b, x += kBlock) {
     uint16_t* to = out.words + ((tile * blocks + b) * kTile + place) * kBlock;
     for (int i = 0; i < kBlock; i += kLanes) store_u16(to + i, to_bf16(load(x + i)));
   }
 }
 
-inline void pack_row(const float* x, int size, int format, int64_t row, const PackedRows* out) {
+inline void pack_row(const float* x, int begin, int count, int size, int format, int64_t row,
+                     const PackedRows* out) {
   if (format == kBf16) {
-    pack_words(x, size, row, *out);
+    pack_words(x, begin, count, size, row, *out);
   } else {
-    pack_bytes(x, size, row, *out);
+    pack_bytes(x, begin, count, size, row, *out);
   }
 }
 

@@ -3,6 +3,8 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
+
 namespace phloem {
 namespace {
 
@@ -11,11 +13,11 @@ namespace {
 constexpr int kSpins = 400;
 
 uint32_t next_of(uint64_t ticket) { return static_cast<uint32_t>(ticket); }
-uint32_t pieces_of(uint64_t ticket) { return static_cast<uint32_t>(ticket >> 32); }
+uint32_t end_of(uint64_t ticket) { return static_cast<uint32_t>(ticket >> 32); }
 
 }  // namespace
 
-Pool::Pool(int threads) {
+Pool::Pool(int threads) : shares_(threads), even_(threads + 1) {
   for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { worker(t); });
 }
 
@@ -26,47 +28,64 @@ Pool::~Pool() {
   for (auto& thread : workers_) thread.join();
 }
 
-void Pool::run_job(int64_t pieces, Call call, const void* body) {
-  if (pieces <= 0) return;
-  if (workers_.empty() || pieces == 1) {
-    for (int64_t piece = 0; piece < pieces; ++piece) call(body, piece, 0);
+void Pool::run_job(const std::vector<int64_t>& starts, Call call, const void* body) {
+  const auto pieces = static_cast<uint32_t>(starts.back());
+  if (workers_.empty() || pieces <= 1) {
+    for (uint32_t piece = 0; piece < pieces; ++piece) call(body, piece, 0);
     return;
   }
   call_ = call;
   body_ = body;
   finished_.store(0, std::memory_order_relaxed);
-  // seq_cst, as is the load below: either a worker about to sleep sees this job, or we see it.
-  ticket_.store(static_cast<uint64_t>(pieces) << 32);
+  // seq_cst, as are the loads below: either a worker about to sleep sees this job, or we see it.
+  for (size_t t = 0; t < shares_.size(); ++t) {
+    shares_[t].ticket.store(static_cast<uint64_t>(starts[t + 1]) << 32 |
+                            static_cast<uint64_t>(starts[t]));
+  }
   if (sleepers_.load() > 0) {
     wake_.fetch_add(1);
     wake_.notify_all();
   }
   while (work(0)) {
   }
-  const auto all = static_cast<uint32_t>(pieces);
-  for (int spin = 0; finished_.load(std::memory_order_acquire) != all; ++spin) {
+  for (int spin = 0; finished_.load(std::memory_order_acquire) != pieces; ++spin) {
     if (spin < kSpins) {
       _mm_pause();
       continue;
     }
     caller_sleeps_.store(1);
     const uint32_t seen = finished_.load();
-    if (seen != all) finished_.wait(seen);
+    if (seen != pieces) finished_.wait(seen);
     caller_sleeps_.store(0);
   }
 }
 
-// Claims and does one piece; false if there is none.
+// Claims and does one piece, of the thread's own share if it can; false if there is none.
 bool Pool::work(int thread) {
-  uint64_t ticket = ticket_.load(std::memory_order_acquire);
-  if (next_of(ticket) >= pieces_of(ticket)) return false;
-  ticket = ticket_.fetch_add(1, std::memory_order_acq_rel);
-  if (next_of(ticket) >= pieces_of(ticket)) return false;
+  const size_t count = shares_.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (work_on(shares_[(thread + i) % count], thread)) return true;
+  }
+  return false;
+}
+
+bool Pool::work_on(Share& share, int thread) {
+  uint64_t ticket = share.ticket.load(std::memory_order_acquire);
+  if (next_of(ticket) >= end_of(ticket)) return false;
+  ticket = share.ticket.fetch_add(1, std::memory_order_acq_rel);
+  if (next_of(ticket) >= end_of(ticket)) return false;
   call_(body_, next_of(ticket), thread);
   // The job, its body and call_ may be gone after this increment.
   finished_.fetch_add(1);
   if (caller_sleeps_.load() != 0) finished_.notify_one();
   return true;
+}
+
+bool Pool::has_work() const {
+  return std::any_of(shares_.begin(), shares_.end(), [](const Share& share) {
+    const uint64_t ticket = share.ticket.load();
+    return next_of(ticket) < end_of(ticket);
+  });
 }
 
 void Pool::worker(int thread) {
@@ -79,8 +98,7 @@ void Pool::worker(int thread) {
     } else {
       sleepers_.fetch_add(1);
       const uint32_t seen = wake_.load();
-      const uint64_t ticket = ticket_.load();
-      if (next_of(ticket) >= pieces_of(ticket) && !stop_.load()) wake_.wait(seen);
+      if (!has_work() && !stop_.load()) wake_.wait(seen);
       sleepers_.fetch_sub(1);
       spin = 0;
     }

@@ -24,24 +24,40 @@ class Pool {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls body(piece, thread) for each piece in [0, pieces), and returns when all are done.
-  // Only one thread may be inside run() at a time.
+  // Only one thread may be inside run() at a time. Thread t begins with its share, the pieces
+  // [starts[t], starts[t + 1]), in order, and then takes what others have not begun: so what is
+  // known of a piece tends to stay in one core's cache from job to job.
   template <class Body>
-  void run(int64_t pieces, const Body& body) {
-    run_job(pieces, [](const void* b, int64_t piece, int thread) {
+  void run(const std::vector<int64_t>& starts, const Body& body) {
+    run_job(starts, [](const void* b, int64_t piece, int thread) {
       (*static_cast<const Body*>(b))(piece, thread);
     }, &body);
+  }
+
+  // With equal shares.
+  template <class Body>
+  void run(int64_t pieces, const Body& body) {
+    for (size_t t = 0; t < even_.size(); ++t) even_[t] = pieces * static_cast<int64_t>(t) / threads();
+    run(even_, body);
   }
 
  private:
   using Call = void (*)(const void*, int64_t, int);
 
-  void run_job(int64_t pieces, Call call, const void* body);
+  // [63:32] end of a share, [31:0] its next piece to claim. A claimed piece keeps its job alive,
+  // because run_job returns only when finished_ == pieces.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> ticket{0};
+  };
+
+  void run_job(const std::vector<int64_t>& starts, Call call, const void* body);
   bool work(int thread);
+  bool work_on(Share& share, int thread);
+  bool has_work() const;
   void worker(int thread);
 
-  // [63:32] pieces of the job, [31:0] next piece to claim. A claimed piece keeps its job alive,
-  // because run_job returns only when finished_ == pieces.
-  alignas(64) std::atomic<uint64_t> ticket_{0};
+  std::vector<Share> shares_;  // one per thread
+  std::vector<int64_t> even_;
   alignas(64) std::atomic<uint32_t> finished_{0};
   std::atomic<uint32_t> caller_sleeps_{0};
   alignas(64) std::atomic<uint32_t> wake_{0};
