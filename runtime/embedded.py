@@ -67,6 +67,7 @@ class EmbeddedBackend(TokenBackend[EmbeddedSession]):
         dtype: str = "auto",
         device: str = "auto",
         kv_tokens: int | None = None,
+        prefault: bool = False,
         host_tokens: int | None = None,
         restore_from: int | None = None,
         page_size: int = 16,
@@ -85,6 +86,7 @@ class EmbeddedBackend(TokenBackend[EmbeddedSession]):
         self._dtype, self._device = dtype, device
         self._settings = EngineConfig(
             kv_tokens=kv_tokens,
+            prefault=prefault,
             host_tokens=host_tokens,
             restore_from=restore_from,
             page_size=page_size,

@@ -48,7 +48,8 @@ def make(name: str, arguments: list[str]) -> Any:
     if name == "phloem":
         dtype, model, *flags = arguments
         settings = {"drafts": False, "jump_forward": False} if "plain" in flags else {}
-        return module("engine_phloem").embedded(model, dtype, **settings)
+        # The other engines take their KV's memory at the start too.
+        return module("engine_phloem").embedded(model, dtype, prefault=True, **settings)
     if name == "phloem-sglang":
         return module("engine_phloem").over_sglang(*arguments)
     if name == "sglang":

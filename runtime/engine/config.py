@@ -19,7 +19,9 @@ class EngineConfig:
     """Limits of one engine.
 
     `kv_tokens` is the size of the KV pool, rounded down to pages of `page_size` tokens; None
-    stands for a default that depends on the machine. `host_tokens` bounds the KV that goes to host
+    stands for a default that depends on the machine. A pool on a CPU takes room only as it is
+    used; with `prefault` it takes all of it at the start, so that no pass waits for the system to
+    give memory. `host_tokens` bounds the KV that goes to host
     memory when the device's pool has no room for it; None: a few pools on a CUDA device, and
     nothing on a CPU. It comes back by copy where `restore_from` tokens or more lie there; None:
     as many as it takes for a copy to be faster than computing them, measured at the start.
@@ -39,6 +41,7 @@ class EngineConfig:
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     kv_tokens: int | None = None
+    prefault: bool = False
     host_tokens: int | None = None
     restore_from: int | None = None
     page_size: int = 16

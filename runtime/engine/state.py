@@ -42,7 +42,10 @@ class EngineState:
         self.vocabulary = vocabulary
         self.config = config
         pages = config.kv_tokens // config.page_size
-        self.pool = KVPool(decoder.new_kv(pages, config.page_size), pages)
+        storage = decoder.new_kv(pages, config.page_size)
+        if config.prefault:
+            storage.prefault()
+        self.pool = KVPool(storage, pages)
         self.cache = RadixCache(
             self.pool,
             hints=config.eviction == "program",

@@ -12,6 +12,7 @@ prefill chunk one with many; both mix freely.
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,6 +55,11 @@ class KVStorage:
 
         keys, values = ([layer() for _ in range(layers)] for _ in range(2))
         return cls(keys, values, shape[1])
+
+    def prefault(self) -> None:
+        """Have the system give the memory of an unused CPU pool now, rather than at first use."""
+        for layer in (*self.keys, *self.values):
+            layer.view(-1).view(torch.uint8)[:: mmap.PAGESIZE] = 0
 
 
 @dataclass(slots=True)

@@ -1,8 +1,12 @@
 """Zeroed memory that is there at once."""
 
+import mmap
+from pathlib import Path
+
 import pytest
 import torch
 
+from phloem.runtime.model.batch import KVStorage
 from phloem.runtime.model.memory import Arena, zeros
 
 
@@ -39,3 +43,19 @@ def test_an_arena_gives_what_is_larger_than_its_pieces():
     assert not small.any()
     assert large.numel() == 100_000_000
     assert not arena.zeros(10).any()
+
+
+def _resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def test_a_pool_takes_its_memory_as_it_is_used_or_at_once():
+    """A new pool has no memory of its own yet; after `prefault` it has all, still zero."""
+    before = _resident()
+    pool = KVStorage.zeros(2, (1024, 16, 4, 64), torch.bfloat16, torch.device("cpu"))
+    size = sum(layer.nbytes for layer in (*pool.keys, *pool.values))
+    assert _resident() - before < size // 2
+    pool.prefault()
+    assert _resident() - before > size * 0.9
+    assert not any(layer.any() for layer in (*pool.keys, *pool.values))
