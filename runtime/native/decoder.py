@@ -166,8 +166,8 @@ class NativeDecoder:
         return found
 
     def seconds(self) -> dict[str, float]:
-        """Wall time of all passes so far: in "matrices" (products, and what is done to their results
-        piece by piece), in "attention", and in "total"."""
+        """Wall time of all passes so far: in "matrices" (products, and what is done to their
+        results piece by piece), in "attention", and in "total"."""
         times = (ctypes.c_double * 3)()
         self._library.decoder_times(self._handle, times)
         return dict(zip(("matrices", "attention", "total"), times, strict=True))

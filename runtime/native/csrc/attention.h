@@ -30,9 +30,14 @@ inline void clear_part(float* part, int head_dim) {
 
 inline void merge_part(float* into, const float* from, int head_dim) {
   if (from[0] == kNever) return;
+  if (into[0] == kNever) {
+    std::memcpy(into, from, (2 + head_dim) * sizeof *into);
+    return;
+  }
   const float top = into[0] > from[0] ? into[0] : from[0];
-  const float keep = into[0] == kNever ? 0.0f : std::exp(into[0] - top);
-  const float take = std::exp(from[0] - top);
+  float scales[kLanes] = {into[0] - top, from[0] - top};
+  store(scales, exp(load(scales)));
+  const float keep = scales[0], take = scales[1];
   into[0] = top;
   into[1] = into[1] * keep + from[1] * take;
   for (int d = 0; d < head_dim; d += kLanes) {

@@ -8,12 +8,31 @@
 // in a chunk and alone.
 #pragma once
 
+#include <algorithm>
+
 #include "attention.h"
 #include "tiles.h"
 
 namespace PHLOEM_ISA {
 
 constexpr int kStep = 64, kLaneGroup = 16;
+
+// What the lanes of each group have so far.
+struct Running {
+  float* tops;     // [group][16]: largest score
+  float* sums;     // [group][16]
+  float* results;  // [group][head_dim / 16][16 queries][16 dimensions]
+
+  // For a group whose first `lanes` lanes are used.
+  void clear(int group, int lanes, int head_dim) const {
+    const int64_t at = int64_t{group} * kLaneGroup;
+    std::fill_n(tops + at, kLaneGroup, kNever);
+    std::fill_n(sums + at, kLaneGroup, 0.0f);
+    for (int d = 0; d < head_dim; d += 16) {
+      std::fill_n(results + (at * head_dim + d * kLaneGroup), lanes * 16, 0.0f);
+    }
+  }
+};
 
 // Scratch of one thread, in this order; model.h says how much.
 struct TileScratch {
@@ -23,11 +42,9 @@ struct TileScratch {
   uint16_t* weights;  // [2 halves][16 queries][32 keys]
   float* scores[2];   // [64 keys][16 queries], of two groups in turn
   float* mixed;       // [head_dim / 16][16 queries][16 dimensions]
-  float* tops;        // [group][16]: largest score so far, by log 2
-  float* sums;        // [group][16]
   float* keep;        // [16]
-  float* segment;     // [query][2 + head_dim], as parts are
-  float* total;
+  Running segment;    // scores by log 2
+  Running total;
 
   TileScratch(float* at, int head_dim) {
     const auto take = [&at](int64_t floats) {
@@ -41,11 +58,12 @@ struct TileScratch {
     weights = reinterpret_cast<uint16_t*>(take(kStep * kLaneGroup / 2));
     for (float*& of_group : scores) of_group = take(kStep * kLaneGroup);
     mixed = take(int64_t{kLaneGroup} * head_dim);
-    tops = take(kQueryBlock * kLaneGroup);
-    sums = take(kQueryBlock * kLaneGroup);
     keep = take(kLaneGroup);
-    segment = take(int64_t{kQueryBlock} * (2 + head_dim));
-    total = take(int64_t{kQueryBlock} * (2 + head_dim));
+    for (Running* running : {&segment, &total}) {
+      running->tops = take(kQueryBlock * kLaneGroup);
+      running->sums = take(kQueryBlock * kLaneGroup);
+      running->results = take(int64_t{kQueryBlock} * kLaneGroup * head_dim);
+    }
   }
 };
 
@@ -119,11 +137,11 @@ inline void pack_values(const uint16_t* values, const PlaceOf<kStep>& place, int
   }
 }
 
-inline void unmix(const float* from, int head_dim, float* to) {
+inline void unmix(const float* from, int head_dim, float* to) {  // from: one lane of results
   const I low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
   const I high = add_i32(low, splat_i32(8));
   for (int d = 0; d < head_dim; d += 32) {
-    const F a = load(from + d), b = load(from + d + 16);
+    const F a = load(from + d * kLaneGroup), b = load(from + (d + 16) * kLaneGroup);
     store(to + d, _mm512_permutex2var_ps(a, low, b));
     store(to + d + 16, _mm512_permutex2var_ps(a, high, b));
   }
@@ -158,7 +176,7 @@ void soften_lanes(const TileScratch& s, const Lanes& lanes, int group, int64_t f
     return static_cast<__mmask16>(_mm512_cmplt_epi32_mask(k, last) &
                                   _mm512_cmpge_epi32_mask(k, from));
   };
-  const F before = load(s.tops + group * kLaneGroup);
+  const F before = load(s.segment.tops + group * kLaneGroup);
   F tops[4] = {before, before, before, before};
   for (int key = 0; key < count; key += 4) {  // no lane sees the keys beyond
 #pragma GCC unroll 4
@@ -172,9 +190,9 @@ void soften_lanes(const TileScratch& s, const Lanes& lanes, int group, int64_t f
   const __mmask16 had = _mm512_cmp_ps_mask(before, splat(kNever), _CMP_NEQ_OQ);
   const F keep = _mm512_maskz_mov_ps(had, exp2_coarse(sub(before, top)));
   store(s.keep, keep);
-  store(s.tops + group * kLaneGroup, top);
+  store(s.segment.tops + group * kLaneGroup, top);
 
-  F sums[4] = {mul(load(s.sums + group * kLaneGroup), keep), zero(), zero(), zero()};
+  F sums[4] = {mul(load(s.segment.sums + group * kLaneGroup), keep), zero(), zero(), zero()};
   for (int half = 0; half < 2; ++half) {
     I pairs[16];
 #pragma GCC unroll 16
@@ -196,11 +214,11 @@ void soften_lanes(const TileScratch& s, const Lanes& lanes, int group, int64_t f
     transpose(pairs);
     for (int q = 0; q < 16; ++q) _mm512_store_si512(s.weights + (half * 16 + q) * 32, pairs[q]);
   }
-  store(s.sums + group * kLaneGroup, add(add(sums[0], sums[1]), add(sums[2], sums[3])));
+  store(s.segment.sums + group * kLaneGroup, add(add(sums[0], sums[1]), add(sums[2], sums[3])));
 }
 
 // result[q] = result[q] * keep[q] + weights . values
-inline void mix_tiles(const TileScratch& s, const Lanes& lanes, int head_dim) {
+inline void mix_tiles(const TileScratch& s, const Lanes& lanes, int group, int head_dim) {
   const int tiles = head_dim / 16;
   const uint16_t* second = s.values + tiles * 512;
   written(s.weights);
@@ -220,13 +238,38 @@ inline void mix_tiles(const TileScratch& s, const Lanes& lanes, int head_dim) {
     _tile_stored(0, s.mixed + t * 256, 64);
     _tile_stored(1, s.mixed + (t + 1) * 256, 64);
   }
-  for (int q = lanes.begin; q < lanes.end; ++q) {
-    const int lane = q - lanes.begin;
-    float* result = s.segment + q * (2 + head_dim) + 2;
+  float* results = s.segment.results + int64_t{group} * kLaneGroup * head_dim;
+  for (int lane = 0; lane < lanes.end - lanes.begin; ++lane) {
     const F keep = splat(s.keep[lane]);
     for (int t = 0; t < tiles; ++t) {
-      const F more = load(s.mixed + t * 256 + lane * 16);
-      store(result + t * 16, fma(load(result + t * 16), keep, more));
+      float* result = results + (t * kLaneGroup + lane) * 16;
+      store(result, fma(load(result), keep, load(s.mixed + (t * kLaneGroup + lane) * 16)));
+    }
+  }
+}
+
+// Adds a group's segment to its total, by the arithmetic of merge_part, so that it makes no
+// difference who adds up a row's segments.
+inline void merge_segment(const TileScratch& s, const Lanes& lanes, int group, int head_dim) {
+  const int64_t at = int64_t{group} * kLaneGroup;
+  const F from = mul(load(s.segment.tops + at), splat(0.693147181f)), into = load(s.total.tops + at);
+  const __mmask16 some = _mm512_cmp_ps_mask(from, splat(kNever), _CMP_NEQ_OQ);
+  const __mmask16 had = _mm512_cmp_ps_mask(into, splat(kNever), _CMP_NEQ_OQ);
+  const F top = max(into, from);
+  const F one = splat(1.0f);
+  const F keep = _mm512_mask_blend_ps(some, one, _mm512_maskz_mov_ps(had, exp(sub(into, top))));
+  const F take = _mm512_maskz_mov_ps(some, _mm512_mask_blend_ps(had, one, exp(sub(from, top))));
+  const F sums = mul(load(s.total.sums + at), keep);
+  store(s.total.tops + at, top);
+  store(s.total.sums + at, add(sums, mul(load(s.segment.sums + at), take)));
+  alignas(64) float keeps[kLaneGroup], takes[kLaneGroup];
+  store(keeps, keep);
+  store(takes, take);
+  for (int lane = 0; lane < lanes.end - lanes.begin; ++lane) {
+    for (int t = 0; t < head_dim / 16; ++t) {
+      const int64_t i = at * head_dim + (t * kLaneGroup + lane) * 16;
+      const F old = mul(load(s.total.results + i), splat(keeps[lane]));
+      store(s.total.results + i, fma(load(s.segment.results + i), splat(takes[lane]), old));
     }
   }
 }
@@ -238,14 +281,18 @@ inline void attend_tiles(const AttentionArgs* args, const AttentionTask* task) {
   const Queries queries = queries_of(*args, *task);
   const int heads = task->kv_end - task->kv_begin;
   const int each = (queries.per_head + kLaneGroup - 1) / kLaneGroup;  // groups of a KV head
+  const int groups = heads * each;
   Lanes lanes[kQueryBlock];
-  for (int g = 0; g < heads * each; ++g) {
+  for (int g = 0; g < groups; ++g) {
     const int begin = g / each * queries.per_head + g % each * kLaneGroup;
     const int end = (g / each + 1) * queries.per_head;
     lanes[g] = lanes_of(queries, begin, end < begin + kLaneGroup ? end : begin + kLaneGroup);
     pack_queries(queries, lanes[g], head_dim, s.queries + int64_t{g} * head_dim * kLaneGroup);
   }
-  for (int q = 0; q < queries.count; ++q) clear_part(s.total + q * size, head_dim);
+  const auto clear = [&](const Running& running) {
+    for (int g = 0; g < groups; ++g) running.clear(g, lanes[g].end - lanes[g].begin, head_dim);
+  };
+  clear(s.total);
   const int64_t longest = queries.context[queries.count - 1];
   const int64_t window = c.window > 0 ? c.window : longest;
   const int64_t oldest = queries.context[0] - window;
@@ -254,11 +301,7 @@ inline void attend_tiles(const AttentionArgs* args, const AttentionTask* task) {
   const int64_t token = int64_t{c.kv_heads} * head_dim;
   for (int64_t from = int64_t{task->segment_begin} * kSegment; from < end && from < longest;
        from += kSegment) {
-    for (int q = 0; q < queries.count; ++q) clear_part(s.segment + q * size, head_dim);
-    for (int i = 0; i < heads * each * kLaneGroup; ++i) {
-      s.tops[i] = kNever;
-      s.sums[i] = 0;
-    }
+    clear(s.segment);
     auto next = locate<kStep>(*args, *task, from, longest);
     for (int64_t first = from; first < from + kSegment && first < longest; first += kStep) {
       const auto place = next;
@@ -293,23 +336,20 @@ inline void attend_tiles(const AttentionArgs* args, const AttentionTask* task) {
               lanes[g].shortest >= first + kStep && lanes[g].longest - window <= first;
           const auto soften = all ? soften_lanes<true> : soften_lanes<false>;
           soften(s, lanes[g], g, first, window, place.count);
-          mix_tiles(s, lanes[g], head_dim);
+          mix_tiles(s, lanes[g], g, head_dim);
         }
       }
     }
-    for (int g = 0; g < heads * each; ++g) {
-      for (int q = lanes[g].begin; q < lanes[g].end; ++q) {
-        float* part = s.segment + q * size;
-        part[0] = s.tops[g * kLaneGroup + q - lanes[g].begin] * 0.693147181f;
-        part[1] = s.sums[g * kLaneGroup + q - lanes[g].begin];
-        merge_part(s.total + q * size, part, head_dim);
-      }
-    }
+    for (int g = 0; g < groups; ++g) merge_segment(s, lanes[g], g, head_dim);
   }
-  for (int q = 0; q < queries.count; ++q) {
-    float* part = args->parts + queries.part[q] * size;
-    std::memcpy(part, s.total + q * size, 2 * sizeof(float));
-    unmix(s.total + q * size + 2, head_dim, part + 2);
+  for (int g = 0; g < groups; ++g) {
+    for (int q = lanes[g].begin; q < lanes[g].end; ++q) {
+      const int64_t at = int64_t{g} * kLaneGroup, lane = q - lanes[g].begin;
+      float* part = args->parts + queries.part[q] * size;
+      part[0] = s.total.tops[at + lane];
+      part[1] = s.total.sums[at + lane];
+      unmix(s.total.results + at * head_dim + lane * 16, head_dim, part + 2);
+    }
   }
 }
 

@@ -145,10 +145,9 @@ constexpr int kKeyTile = 32;
 
 // Floats of scratch that `attend` needs per thread: keys and values of one tile, scores, and the
 // running maximum, sum and result of two levels (tile by tile, segments); the larger of the needs
-// of attention.h and attention_tiles.h (TileScratch).
+// of attention.h and attention_tiles.h (TileScratch, where each query may have a group of 16 lanes).
 constexpr int64_t attention_scratch(int head_dim) {
-  return int64_t{kQueryBlock} * head_dim * 8 + 96 * int64_t{head_dim} + 4096 +
-         2 * int64_t{kQueryBlock} * (2 + head_dim);
+  return int64_t{kQueryBlock} * (8 + 32) * head_dim + 96 * int64_t{head_dim} + 8192;
 }
 
 }  // namespace phloem
