@@ -19,6 +19,7 @@ def audit(state: EngineState) -> None:
 
     * free + cached + used = pages, each counted anew, and so on the host;
     * every node is on the device or on the host, and below one on the host all are;
+    * whatever could be given up stands in the order of eviction;
     * every holder of a page is a running sequence or a pin, and every cached page one node;
     * only full pages have children, children are in order, and no two have equal tokens;
     * a sequence's published pages are the nodes of its tokens, below the root of its namespace;
@@ -51,6 +52,7 @@ def audit(state: EngineState) -> None:
         assert node.resident == on_device, "the count of children on the device is wrong"
         assert node.on_device or not on_device, "a page on the device below one on the host"
     _audit_host(state, nodes)
+    assert not state.cache.stranded(), "an unlocked leaf would never be evicted"
 
     free = state.pool.free_pages()
     assert len(free) == state.pool.free, "a free page is listed twice"

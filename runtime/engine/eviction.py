@@ -69,6 +69,10 @@ class EvictionOrder:
                 return node
         return None
 
+    def standing(self) -> set[Node]:
+        """The candidates, some of which may not be evictable any more (for the audit)."""
+        return {node for rank, _, node in self._heap if node.rank is rank}
+
     def _clean(self) -> None:
         """Drop the outdated entries: a pool that is never full evicts nothing."""
         self._heap = [e for e in self._heap if e[2].rank is e[0] and self._evictable(e[2])]

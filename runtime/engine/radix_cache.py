@@ -363,6 +363,16 @@ class RadixCache:
         cost = len(node.tokens) / self.pool.page_size * (1 + node.start / _LONG)
         return -self.forecast.remaining(node) / cost, node.last_use
 
+    def stranded(self) -> list[Node]:
+        """Nodes that could be given up but never would be: there are none (for the audit)."""
+        pairs = (self._order, self._evictable), (self._host_order, self._host_evictable)
+        nodes = [node for _, node in self.nodes()]
+        return [
+            node
+            for order, evictable in pairs
+            for node in {*filter(evictable, nodes)} - order.standing()
+        ]
+
     def roots(self) -> dict[str, Root]:
         """The roots that are remembered (for the audit)."""
         return dict(self._known)

@@ -59,9 +59,9 @@ class SequenceKV:
         seq.published = len(found.full)
         seq.computed = len(found.full) * self.pool.page_size
         if found.partial is not None:
-            self._attach_partial(seq, found.partial, found.tail)
-            if found.partial in came:
+            if found.partial in came:  # first: what is used while it is held is not offered again
                 self.pool.release(found.partial.page)
+            self._attach_partial(seq, found.partial, found.tail)
         return found
 
     def _attach_partial(self, seq: Sequence, node: Node, tokens: int) -> None:

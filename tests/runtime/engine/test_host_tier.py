@@ -88,6 +88,20 @@ async def test_forks_find_one_copy(make_lab):
     assert pages(lab)[1] <= -(-result.usage.prompt // 16) + 3
 
 
+async def test_what_came_back_to_be_copied_can_go_again(make_lab):
+    """A page that comes back because a newcomer shares its first tokens is not stuck there."""
+    lab = make_lab(kv_tokens=512, host_tokens=4096, restore_from=16)
+    await lab.say(await lab.session(STORY), max_tokens=1)
+    await crowd(lab)
+    before = pages(lab)[1]
+    newcomer = await lab.say(await lab.session(STORY[:-3] + "x"), max_tokens=1)
+    assert newcomer.usage.reused % 16, "a part of a page is copied"
+    assert pages(lab)[1] - before == -(-newcomer.usage.reused // 16)
+    await lab.backend.flush_cache()
+    stats = lab.engine.stats()
+    assert (stats.free_pages, stats.free_host_pages) == (stats.pages, stats.host_pages)
+
+
 def pools(count=4):
     """Two CPU pools of one layer."""
     made = [

@@ -5,7 +5,6 @@ example can be repeated. Whatever it does: the counts add up, every cached page 
 tokens, and every step ends in exactly one outcome.
 """
 
-import random
 import time
 from collections import Counter
 
@@ -51,6 +50,18 @@ RULES = [
 PICK = st.integers(0, 1 << 16)
 EXPECTED = (Cancelled, DeadlineExceeded, OutOfMemory)
 
+# A rule is drawn only where it does something, or most actions of a life would be none.
+room_for_a_life = precondition(lambda self: len(self.lives) < 8)
+idle_life = precondition(lambda self: self.idle)
+busy_life = precondition(lambda self: self.busy)
+work_left = precondition(lambda self: self.state.running or self.state.waiting)
+cached_page = precondition(lambda self: next(self.state.cache.nodes(), None) is not None)
+two_tiers = precondition(lambda self: self.state.cache.tier)
+
+
+def choose(lives, pick):
+    return lives[pick % len(lives)]
+
 
 class Life:
     """A session as the machine keeps it."""
@@ -77,57 +88,57 @@ class Sessions(RuleBasedStateMachine):
         self.state = EngineState(MODEL.decoder, VOCABULARY, self.config)
         self.lives = []
         self.pins = []
-        self.random = random.Random(0)
+        self.open("")
+        self.open("tenant")
 
     # Sessions
 
+    @room_for_a_life
     @rule(namespace=st.sampled_from(["", "tenant"]))
     def open(self, namespace):
-        if len(self.lives) < 8:
-            self.lives.append(Life(Transcript(MODEL.tokenizer, 0), namespace))
+        self.lives.append(Life(Transcript(MODEL.tokenizer, 0), namespace))
 
-    def idle(self, pick):
-        free = [life for life in self.lives if life.job is None]
-        return free[pick % len(free)] if free else None
+    @property
+    def idle(self):
+        return [life for life in self.lives if life.job is None]
 
-    def busy(self, pick):
-        working = [life for life in self.lives if life.job is not None]
-        return working[pick % len(working)] if working else None
+    @property
+    def busy(self):
+        return [life for life in self.lives if life.job is not None]
 
+    @idle_life
     @rule(pick=PICK, words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4))
     def append(self, pick, words):
-        life = self.idle(pick)
-        if life:
-            life.transcript.append([Text(word) for word in words])
+        choose(self.idle, pick).transcript.append([Text(word) for word in words])
 
+    @idle_life
     @rule(pick=PICK)
     def append_special(self, pick):
-        life = self.idle(pick)
-        if life:
-            life.transcript.append([Special("<|im_end|>"), Text("user")])
+        choose(self.idle, pick).transcript.append([Special("<|im_end|>"), Text("user")])
 
+    @idle_life
+    @room_for_a_life
     @rule(pick=PICK)
     def fork(self, pick):
-        life = self.idle(pick)
-        if life and len(self.lives) < 8:
-            self.lives.append(Life(life.transcript.copy(), life.namespace))
+        life = choose(self.idle, pick)
+        self.lives.append(Life(life.transcript.copy(), life.namespace))
 
+    @idle_life
     @rule(pick=PICK)
     def resume_from_a_snapshot(self, pick):
-        life = self.idle(pick)
-        if life:
-            fresh = Transcript(MODEL.tokenizer, 0)
-            fresh.restore(life.transcript.snapshot("f", "", life.namespace))
-            assert fresh.prompt().tokens == life.transcript.prompt().tokens
-            life.transcript = fresh
+        life = choose(self.idle, pick)
+        fresh = Transcript(MODEL.tokenizer, 0)
+        fresh.restore(life.transcript.snapshot("f", "", life.namespace))
+        assert fresh.prompt().tokens == life.transcript.prompt().tokens
+        life.transcript = fresh
 
+    @precondition(lambda self: len(self.lives) > 1)
     @rule(pick=PICK)
     def close(self, pick):
-        if self.lives:
-            life = self.lives.pop(pick % len(self.lives))
-            self.state.cache.expect(life.interest, None)
-            if life.job is not None:
-                self.state.cancel(life.job)
+        life = self.lives.pop(pick % len(self.lives))
+        self.state.cache.expect(life.interest, None)
+        if life.job is not None:
+            self.state.cancel(life.job)
 
     # Steps
 
@@ -138,6 +149,7 @@ class Sessions(RuleBasedStateMachine):
         life.job = job
         self.state.enqueue(job)
 
+    @idle_life
     @rule(
         pick=PICK,
         constraint=st.sampled_from(RULES),
@@ -149,9 +161,7 @@ class Sessions(RuleBasedStateMachine):
         drafts=st.booleans(),
     )
     def generate(self, pick, constraint, heat, tokens, stop, late, jump, drafts):
-        life = self.idle(pick)
-        if life is None:
-            return
+        life = choose(self.idle, pick)
         params = SamplingParams(temperature=heat, max_tokens=tokens, stop=stop)
         prompt = life.prompt = life.transcript.prompt()
         heals = prompt.heal and len(prompt.tokens) > 1 and tokens > 0
@@ -176,11 +186,10 @@ class Sessions(RuleBasedStateMachine):
         )
         self.submit(life, job)
 
+    @idle_life
     @rule(pick=PICK, choices=st.lists(st.sampled_from(WORDS), max_size=4), bare=st.booleans())
     def score(self, pick, choices, bare):
-        life = self.idle(pick)
-        if life is None:
-            return
+        life = choose(self.idle, pick)
         prompt = life.prompt = life.transcript.prompt()
         tokens, scored = life.transcript.choices(prompt, choices)
         seq = Sequence(life.namespace, list(tokens), len(tokens) - 1)
@@ -193,22 +202,20 @@ class Sessions(RuleBasedStateMachine):
         place=st.sampled_from(["", "ask", "tool"]),
     )
     def hint(self, pick, next_use, place):
-        if self.lives:
-            interest = self.lives[pick % len(self.lives)].interest
-            self.state.cache.expect(interest, next_use, place)
+        self.state.cache.expect(choose(self.lives, pick).interest, next_use, place)
 
     @rule(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=6))
     def pin(self, words):
         tokens = MODEL.tokenizer.encode("".join(words))
         self.state.enqueue(Prefix(Sequence("", tokens, len(tokens)), self.pins.append))
 
+    @busy_life
     @rule(pick=PICK)
     def cancel(self, pick):
-        life = self.busy(pick)
-        if life:
-            self.state.cancel(life.job)
-            self.read()
+        self.state.cancel(choose(self.busy, pick).job)
+        self.read()
 
+    @work_left
     @rule(steps=st.integers(1, 12))
     def run(self, steps):
         for _ in range(steps):
@@ -216,6 +223,7 @@ class Sessions(RuleBasedStateMachine):
             audit(self.state)
             self.read()
 
+    @work_left
     @rule()
     def run_until_idle(self):
         for _ in range(2000):
@@ -227,16 +235,16 @@ class Sessions(RuleBasedStateMachine):
         assert all(life.job is None for life in self.lives)
         assert self.state.pool.used == self.state.pins.pages()
 
+    @work_left
     @rule()
     def fail_a_pass(self):
         """A forward pass that fails ends its jobs only."""
-        if not self.state.running:
-            return
         decoder, self.state.decoder = self.state.decoder, Broken(MODEL.decoder)
         step(self.state)
         self.state.decoder = decoder
         self.read((*EXPECTED, Exception))
 
+    @work_left
     @rule(times=st.integers(1, 12))
     def find_no_memory(self, times):
         """Passes that torch has no memory for are tried again; at worst a job is out of memory."""
@@ -245,6 +253,7 @@ class Sessions(RuleBasedStateMachine):
         self.state.decoder = decoder
         self.read()
 
+    @work_left
     @rule(times=st.integers(1, 6))
     def find_no_memory_for_a_draw(self, times):
         """Draws that torch has no memory for are made again, from rows computed again."""
@@ -286,6 +295,7 @@ class Sessions(RuleBasedStateMachine):
 
     # The cache
 
+    @cached_page
     @rule(pages=st.integers(1, 12))
     def evict(self, pages):
         """The device gives pages up: to the host, where there is one."""
@@ -295,12 +305,14 @@ class Sessions(RuleBasedStateMachine):
         assert self.state.pool.cached == cached - done
         assert tier is None or tier.saved - saved == done
 
+    @cached_page
     @rule()
     def flush(self):
         self.state.flush()
         if not self.state.running:
             assert self.state.pool.free == self.state.pool.pages
 
+    @two_tiers
     @rule(pick=PICK)
     def restore(self, pick):
         """Pages come back from the host for nobody, as far as there is room, and stay cached."""
@@ -319,6 +331,7 @@ class Sessions(RuleBasedStateMachine):
             self.state.pool.release(one.page)
             self.state.cache.touch(one)
 
+    @two_tiers
     @rule(pages=st.integers(1, 6))
     def forget_on_the_host(self, pages):
         """What lies on the host leaves it for good."""
@@ -327,7 +340,7 @@ class Sessions(RuleBasedStateMachine):
             if node is not None:
                 self.state.cache.drop(node)
 
-    @precondition(lambda self: next(self.state.cache.nodes(), None) is not None)
+    @cached_page
     @rule(pick=PICK)
     def recompute_a_cached_page(self, pick):
         """The K and V of a random cached page are those of its tokens, computed afresh."""
