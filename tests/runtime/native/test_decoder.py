@@ -182,6 +182,15 @@ def test_threads_change_nothing(native: MakeNative) -> None:
     assert torch.equal(results[0], results[2])
 
 
+@pytest.mark.parametrize("held", ["int4", "bfloat16"])
+def test_shares_of_rows_change_nothing(native: MakeNative, held: Held) -> None:
+    """Threads that have rows of their own, of unequal numbers too, give the bits of one alone."""
+    prompt = Chunk(0, tokens(330))
+    results = [Runner(native(RandomWeights(SMALL), held, n), 16).step(prompt) for n in (1, 2, 4)]
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
 def test_keys_and_values_are_torchs(native: MakeNative) -> None:
     """The pool holds the rotated keys and the values, and slots of nobody stay zero."""
     weights = RandomWeights(SMALL)
