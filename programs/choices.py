@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from phloem.programs.protocol import ScoredChoice
 
@@ -47,6 +47,7 @@ class Decision:
     extra: dict[str, Any]
 
 
+@runtime_checkable
 class ChoicesMethod(Protocol):
     """A decision rule. `needs_unconditional` asks the engine for scores without the prompt."""
 

@@ -90,7 +90,8 @@ def gen(
     variables of the prompt template `name`, and `fresh=True` gives the step its own session.
 
     Raises `CompileError` for arguments that don't fit together, `ConstraintError` for a
-    constraint that can't be enforced, `TruncatedOutput` if `max_tokens` cut a parsed value.
+    constraint that can't be enforced, `TruncatedOutput` if `max_tokens` or a stop text cut a parsed
+    value.
     """
     given = dict(locals())
     frame = value_frame()
@@ -99,10 +100,16 @@ def gen(
     check_name(name)
     if choices is not None:
         # SGLang's gen(choices=...) ignores sampling arguments, but for the temperature.
+        for key in (*constraints.ARGUMENTS, "n"):
+            if given[key] is not None:
+                raise CompileError(
+                    f"{key}= and choices= can't both be given to gen()",
+                    hint="leave one of them out",
+                )
         return select(
             name,
             choices,
-            temperature or 0.0,
+            temperature,
             choices_method,
             fresh=fresh,
             timeout=timeout,
@@ -155,7 +162,7 @@ def gen_string(name: str | None = None, max_tokens: int | None = None, **argumen
 def select(
     name: str | None = None,
     choices: Sequence[str] | None = None,
-    temperature: float = 0.0,
+    temperature: float | None = 0.0,
     choices_method: rules.ChoicesMethod | None = None,
     *,
     fresh: bool = False,
@@ -168,15 +175,19 @@ def select(
     The result is always exactly one of the strings. The rule is `likelihood` unless
     `choices_method` says otherwise (see `programs/choices.py`); a `temperature` above 0 draws
     from softmax(scores / temperature) instead of taking the best. Scores are in
-    `get_meta_info(name)`. Raises `CompileError` without choices or for choices that aren't text.
+    `get_meta_info(name)`. Raises `CompileError` without choices, for choices that aren't text, and
+    for a temperature or a method that is none.
     """
     check_name(name)
     texts = _texts(name, choices)
-    if isinstance(temperature, bool) or not temperature >= 0:
+    heat = clean({"temperature": temperature}).get("temperature", 0.0)
+    if choices_method is not None and not isinstance(choices_method, rules.ChoicesMethod):
         raise CompileError(
-            f"temperature={temperature!r} is not a number of 0 or more", hint="give 0 for the best"
+            f"choices_method={choices_method!r} is no rule to choose by",
+            hint="give phloem.likelihood, phloem.token_length_normalized, "
+            "phloem.greedy_token_selection or phloem.unconditional_likelihood_normalized itself",
         )
-    effect = Choose(name, texts, choices_method, float(temperature), timeout, retries)
+    effect = Choose(name, texts, choices_method, float(heat), timeout, retries)
     frame = value_frame()
     if frame is not None:
         return value_style.step(frame, effect, variables, fresh=fresh)

@@ -7,6 +7,7 @@ What lives here: what `Program`'s methods have in common. What does not: the run
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Coroutine, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
@@ -137,6 +138,7 @@ def _check(settings: Mapping[str, Any]) -> None:
             fits = not isinstance(value, str | bytes | int | float | Mapping | Sequence | type)
         else:
             fits = isinstance(value, kinds) and not isinstance(value, bool)
+            fits = fits and not (isinstance(value, float) and math.isnan(value))
         if not fits:
             # Its class alone: an address may hold a password.
             raise CompileError(

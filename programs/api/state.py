@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from phloem.errors import CompileError, ProgramError
 from phloem.programs.api.group import StateGroup
@@ -240,12 +240,20 @@ class ProgramState(Handle):
     # --- streaming
 
     def text_iter(self, var_name: str | None = None) -> Iterator[str]:
-        """Text as it comes: all of it, or that of one variable. Raises the run's error."""
+        """Text as it comes: all of it, or that of one variable. One that no step has generated
+        (`set_var`, `var_scope`, `join`) comes whole at the end.
+
+        Raises the run's error, and `UnknownVariable` at the end for a variable that nothing set.
+        """
+        told = var_name is None
         for event in self._branch.run.feed:
             piece = _piece(event, var_name, self._branch.path)
+            told = told or piece is not None
             if piece:
                 yield piece
         self._raise()
+        if not told:
+            yield str(self[str(var_name)])
 
     async def text_async_iter(
         self, var_name: str | None = None, return_meta_data: bool = False
@@ -253,8 +261,10 @@ class ProgramState(Handle):
         """The same on any event loop, which is never blocked. With `return_meta_data` pairs of
         the text and the step's meta data, which is complete in the pair that ends the step (of a
         gen with the text "")."""
+        told = var_name is None
         async for event in self._branch.run.feed:
             piece = _piece(event, var_name, self._branch.path)
+            told = told or piece is not None
             if not return_meta_data:
                 if piece:
                     yield piece
@@ -262,6 +272,15 @@ class ProgramState(Handle):
                 name = str(getattr(event, "name", None))
                 yield piece, self._branch.meta.get(name) or {}
         self._raise()
+        if not told:
+            whole = str(self[str(var_name)])
+            yield (whole, {}) if return_meta_data else whole
+
+    def __reduce__(self) -> NoReturn:
+        raise ProgramError(
+            "a state belongs to its run and can't be pickled or copied",
+            hint="pass on what it holds: .value, .text(), .variables() or .messages()",
+        )
 
     def __repr__(self) -> str:
         """The text so far."""

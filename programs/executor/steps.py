@@ -140,4 +140,10 @@ def _value(branch: Branch, effect: Generate, result: StepResult) -> Any:
             hint='raise max_tokens, or pass finish="force" to close it in time',
             text=result.text,
         )
+    if result.stop is not None:  # it may well be that what is left can be parsed, as something else
+        raise TruncatedOutput(
+            f"the stop text {result.stop!r} ended the structured output of step {effect.name!r}",
+            hint="leave stop= out: the output ends by itself",
+            text=result.text,
+        )
     return branch.run.analyser().parse(effect.constraint, text, effect.target)

@@ -10,7 +10,7 @@ What lives here: the classes below and `Where`. What does not: the mapping to HT
     │   ├── BatchFailed          rows of a batch failed; all results are attached
     │   ├── UnknownVariable      a variable was read that no step has set (a KeyError too)
     │   ├── StepError            a step ended without the value it promised
-    │   │   └── TruncatedOutput  max_tokens cut a structured output
+    │   │   └── TruncatedOutput  max_tokens or a stop cut a structured output
     │   ├── ToolError            a tool's arguments or result were refused
     │   ├── BudgetExceeded       the run's token budget is spent
     │   └── NonDeterminism       a replayed run did something else than its record
@@ -209,7 +209,8 @@ class StepError(ProgramError):
 
 
 class TruncatedOutput(StepError):
-    """`max_tokens` was reached inside a structured output; the text so far is in `details`."""
+    """A structured output was cut, by `max_tokens` or a stop text; the text so far is in
+    `details`."""
 
 
 class ToolError(ProgramError):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import json
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,7 @@ def test_arguments_of_a_step_are_checked_before_the_engine(bad: dict[str, Any]) 
     [
         {"seed": "x"},
         {"deadline": "soon"},
+        {"deadline": float("nan")},
         {"token_budget": 1.5},
         {"priority": "high"},
         {"namespace": 3},
@@ -225,6 +228,41 @@ def test_choices_may_come_from_any_iterable() -> None:
 
     backend = ScriptedBackend(scores={"b": -0.1, "d": -0.1})
     assert program.run(backend=backend).value == "bde"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"regex": "a|b"},
+        {"type": int},
+        {"n": 2},
+        {"temperature": "hot"},
+        {"temperature": float("nan")},
+        {"choices_method": "likelihood"},
+    ],
+    ids=str,
+)
+def test_choices_refuse_what_they_would_not_heed(bad: dict[str, Any]) -> None:
+    """A choice with a constraint, several samples, or an unknown rule is refused with its place."""
+
+    @ph.function
+    def chooses(s):
+        s += ph.gen("x", choices=["a", "b"], **bad)
+
+    with pytest.raises(CompileError, match=next(iter(bad))) as caught:
+        chooses.run(backend=engine())
+    place = where_of(caught.value)
+    assert place is not None
+    assert place.line == chooses.function.__code__.co_firstlineno + 2
+
+
+def test_a_state_says_that_it_can_not_be_pickled() -> None:
+    """Neither a finished nor a running state is pickled or copied; the error names the way out."""
+    state = fine.run(backend=engine())
+    for way in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(ProgramError, match="pickled or copied") as caught:
+            way(state)
+        assert ".value" in str(caught.value.hint)
 
 
 def test_value_style_refuses_keywords_that_nothing_uses() -> None:

@@ -213,6 +213,18 @@ def test_truncated_structure_is_an_error_with_its_text() -> None:
     assert caught.value.details["text"] == "12"
 
 
+def test_a_structure_that_a_stop_text_cut_is_an_error() -> None:
+    """A parsed value that ends before a stop text raises, even where what is left can be parsed."""
+
+    @ph.function
+    def program(s):
+        s += ph.gen("i", type=int, stop="34")
+
+    with pytest.raises(TruncatedOutput, match="'34'") as caught:
+        program.run(backend=ScriptedBackend(["12345"]))
+    assert caught.value.details["text"] == "12"
+
+
 def test_several_samples_are_a_list() -> None:
     """`gen(n=3)` gives three values; the text goes on with the first."""
     backend = ScriptedBackend(["a", "b", "c", "d"])

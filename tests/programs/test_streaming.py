@@ -6,7 +6,10 @@ import asyncio
 import subprocess
 import sys
 
+import pytest
+
 import phloem as ph
+from phloem.errors import UnknownVariable
 from phloem.programs import events as ev
 from phloem.programs.testing import ScriptedBackend
 
@@ -35,6 +38,46 @@ def test_pieces_of_one_variable() -> None:
     state = program.run(stream=True, backend=engine())
     assert list(state.text_iter("x")) == ["é", "🦊", "日"]
     assert list(state.text_iter("y")) == ["!"]
+
+
+@ph.function
+def sets(s):
+    with s.var_scope("scope"):
+        s += "a" + ph.gen("x", max_tokens=9)
+    s.set_var("five", 5)
+    branches = s.fork(2)
+    for branch in branches:
+        branch += ph.gen("each", max_tokens=9)
+    branches.join()
+    s += ph.gen("none", max_tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "pieces"),
+    [("scope", ["aout"]), ("five", ["5"]), ("each", ["['out', 'out']"]), ("none", [])],
+)
+def test_what_no_step_has_told_comes_whole(name: str, pieces: list[str]) -> None:
+    """A variable that the program set, or a scope or a join, is read at the end, in one piece."""
+
+    async def read(state: ph.ProgramState) -> list[tuple[str, object]]:
+        return [pair async for pair in state.text_async_iter(name, return_meta_data=True)]
+
+    state = sets.run(stream=True, backend=ScriptedBackend(lambda *_: "out"))
+    assert list(state.text_iter(name)) == pieces
+    assert [piece for piece, _ in asyncio.run(read(state)) if piece] == pieces
+
+
+def test_pieces_of_a_variable_that_nothing_set() -> None:
+    """Reading one that never comes raises, as an index does, when the run is over."""
+
+    async def read(state: ph.ProgramState) -> list[str]:
+        return [piece async for piece in state.text_async_iter("y")]
+
+    state = sets.run(stream=True, backend=ScriptedBackend(lambda *_: "out"))
+    with pytest.raises(UnknownVariable, match="'y'"):
+        list(state.text_iter("y"))
+    with pytest.raises(UnknownVariable, match="'y'"):
+        asyncio.run(read(state))
 
 
 def test_any_number_of_readers_at_any_time() -> None:
