@@ -97,6 +97,10 @@ class TokenBackend(Backend, Generic[S]):
         """The ids of `text`, taken alone, special tokens not recognised."""
         return self._text.tokenizer.encode(text)
 
+    def token_bytes(self, token: int) -> bytes:
+        """What `token` adds to a text, in UTF-8: maybe part of a character; b"" for specials."""
+        return self._text.tokenizer.token_bytes(token)
+
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of some ids; bytes that are no UTF-8 become U+FFFD. Raises `Unsupported` for
         ids that the model does not have."""

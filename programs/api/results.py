@@ -1,7 +1,7 @@
 """A batch's results on disk, a JSON line each, so that a crash loses no finished row.
 
 What lives here: `ResultsFile`. What does not: running rows (`batch.py`). A line holds the row's
-index, a digest of program, arguments and sampling arguments, its text, messages, variables and
+index, a digest of program, arguments and sampling arguments, its text, messages, variables, meta data and
 value (as JSON for people: a pydantic value comes back as a dict), its error and its usage. Rows
 that failed run again.
 """
@@ -25,7 +25,7 @@ __all__ = ["ResultsFile"]
 
 _START = b'{"index": '
 """How every line begins."""
-_FIELDS = {"index", "key", "text", "messages", "variables", "value", "error", "usage"}
+_FIELDS = {"index", "key", "text", "messages", "variables", "meta", "value", "error", "usage"}
 
 
 class ResultsFile:
@@ -116,6 +116,7 @@ class ResultsFile:
             "text": state._branch.transcript.text(),
             "messages": state._branch.transcript.messages(),
             "variables": show(state.variables()),
+            "meta": show(state._branch.meta),
             "value": show(state.value) if error is None else None,
             "error": show(f"{type(error).__name__}: {error}") if error is not None else None,
             "usage": show(state.usage),

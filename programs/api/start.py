@@ -19,12 +19,13 @@ from phloem.programs.check import Finding
 from phloem.programs.compiler.build import Compiled
 from phloem.programs.compiler.source import written
 from phloem.programs.effects import Expression
+from phloem.programs.events import Appended
 from phloem.programs.executor.branch import Branch
 from phloem.programs.executor.driver import drive_run
 from phloem.programs.executor.frame import Frame, Handle, current
 from phloem.programs.executor.machine import execute
 from phloem.programs.executor.record import Record
-from phloem.programs.executor.run import Run, Settings
+from phloem.programs.executor.run import Run, Settings, Site
 from phloem.programs.executor.values import encode
 from phloem.programs.nodes import Gen, Select
 from phloem.programs.protocol import Backend, Segment, Special, Text, Usage
@@ -213,11 +214,14 @@ def restored(program: Startable, args: Mapping[str, Any], row: Mapping[str, Any]
     run = Run(program.name, args, Settings())
     run.value = row["value"]
     run.spend(Usage(**row["usage"]))
+    if row["text"]:  # nothing of how it came was kept: readers get it in one piece
+        run.emit(Appended, Site(program.name), "", text=row["text"])
     run.feed.close()
     branch = Branch(run)
     branch.transcript.pieces.append(row["text"])
     branch.transcript.closed.extend(row["messages"])
     branch.variables.update(row["variables"])
+    branch.meta.update(row["meta"])
     return ProgramState(branch)
 
 

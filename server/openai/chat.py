@@ -30,6 +30,7 @@ from phloem.server.openai.chat_reply import (
     ChunkChoice,
     ChunkWriter,
     Delta,
+    bytes_in,
     chat_choice,
     delta_of,
     logprobs_of,
@@ -85,11 +86,12 @@ async def chat_completions(
     arrived = request.state.arrived
     results = await while_connected(request, collect(state, "chat", job, arrived))
     mode = tool_mode(body)
+    bytes_of = bytes_in(backend) if body.logprobs else None
     reply = ChatReply(
         id=new_id("chatcmpl"),
         created=started,
         model=body.model,
-        choices=[chat_choice(i, one, mode, bool(body.logprobs)) for i, one in results.items()],
+        choices=[chat_choice(i, one, mode, bytes_of) for i, one in results.items()],
         usage=usage_reply(results, job.n),
         system_fingerprint=backend.capabilities.fingerprint,
     )
@@ -131,6 +133,7 @@ async def _events(
     results: dict[int, StepResult] = {}
     begun: set[int] = set()
     plain = mode == "none" and not body.logprobs
+    bytes_of = bytes_in(state.engine.backend)
     async with contextlib.aclosing(generate(state, "chat", job, request.state.arrived)) as items:
         async for index, item in items:
             if index not in begun:
@@ -152,10 +155,10 @@ async def _events(
             if delta is not None or probabilities:
                 choice = ChunkChoice(index=index, delta=delta or Delta(), finish_reason=None)
                 if body.logprobs:
-                    choice.logprobs = logprobs_of(probabilities)
+                    choice.logprobs = logprobs_of(probabilities, bytes_of)
                 yield chunks.choice(choice)
             if isinstance(item, StepResult):
-                reason = reason_of(item, mode, reader.calls)
+                reason = reason_of(item, reader)
                 yield chunks.choice(ChunkChoice(index=index, delta=Delta(), finish_reason=reason))
     if body.stream_options is not None and body.stream_options.include_usage:
         yield chunks.usage(usage_reply(results, job.n))

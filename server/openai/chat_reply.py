@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel
 
-from phloem.programs.protocol import StepResult, TokenLogprob
+from phloem.programs.protocol import Backend, StepResult, TokenLogprob
+from phloem.runtime.token_backend import TokenBackend
 from phloem.server.http.sse import event
 from phloem.server.openai.common_reply import FinishReason, UsageReply, finish, new_id
 from phloem.server.openai.constraints import ToolMode
@@ -33,11 +34,14 @@ __all__ = [
     "ChunkWriter",
     "Delta",
     "Logprobs",
+    "bytes_in",
     "chat_choice",
     "delta_of",
     "logprobs_of",
     "reason_of",
 ]
+
+BytesOf: TypeAlias = Callable[[int, str], list[int] | None]
 
 
 class TopLogprob(BaseModel):
@@ -186,14 +190,17 @@ class ChunkWriter:
         return event(last.model_dump_json(exclude_none=True))
 
 
-def reason_of(result: StepResult, mode: ToolMode, calls: int) -> FinishReason:
-    """ "tool_calls" only for a reply that has whole calls; a cut one is "length"."""
+def reason_of(result: StepResult, reader: ToolStream) -> FinishReason:
+    """ "tool_calls" only for a reply that has whole calls; one that is cut says by what: "length",
+    or "stop" for a stop text."""
     reason = finish(result)
-    return "tool_calls" if reason == "stop" and mode != "none" and calls else reason
+    return "tool_calls" if reason == "stop" and reader.calls and reader.whole else reason
 
 
-def chat_choice(index: int, result: StepResult, mode: ToolMode, logprobs: bool) -> ChatChoice:
-    """A finished candidate."""
+def chat_choice(
+    index: int, result: StepResult, mode: ToolMode, bytes_of: BytesOf | None
+) -> ChatChoice:
+    """A finished candidate, with log-probabilities if the bytes of tokens are told."""
     reader = ToolStream(mode)
     pieces = [*reader.feed(result.text), *reader.finish()]
     content = "".join(piece.text for piece in pieces if isinstance(piece, ContentPiece))
@@ -202,8 +209,8 @@ def chat_choice(index: int, result: StepResult, mode: ToolMode, logprobs: bool) 
     return ChatChoice(
         index=index,
         message=message,
-        logprobs=logprobs_of(result.logprobs) if logprobs else None,
-        finish_reason=reason_of(result, mode, reader.calls),
+        logprobs=logprobs_of(result.logprobs, bytes_of) if bytes_of else None,
+        finish_reason=reason_of(result, reader),
     )
 
 
@@ -241,17 +248,25 @@ def _call_delta(piece: CallStart | CallArguments) -> ToolCallDelta:
     return ToolCallDelta(index=piece.index, function=FunctionDelta(arguments=piece.text))
 
 
-def logprobs_of(tokens: Sequence[TokenLogprob]) -> Logprobs:
+def bytes_in(backend: Backend) -> BytesOf:
+    """What tells the bytes of a token, given its id and its text: they may be part of a character,
+    which the text can't show. None where nobody knows them."""
+    if isinstance(backend, TokenBackend):
+        return lambda token, _: list(backend.token_bytes(token))
+    return lambda _, text: None if "\ufffd" in text else list(text.encode())
+
+
+def logprobs_of(tokens: Sequence[TokenLogprob], bytes_of: BytesOf) -> Logprobs:
     """The log-probabilities of some tokens."""
     return Logprobs(
         content=[
             TokenProbability(
                 token=one.text,
                 logprob=one.logprob,
-                bytes=list(one.text.encode()),
+                bytes=bytes_of(one.token, one.text),
                 top_logprobs=[
-                    TopLogprob(token=text, logprob=logprob, bytes=list(text.encode()))
-                    for _, text, logprob in one.top
+                    TopLogprob(token=text, logprob=logprob, bytes=bytes_of(token, text))
+                    for token, text, logprob in one.top
                 ],
             )
             for one in tokens

@@ -59,6 +59,11 @@ class ToolStream:
         self._escaped = False
         self.calls = 0
 
+    @property
+    def whole(self) -> bool:
+        """Whether no call that has begun is cut so far."""
+        return self._stage != "arguments"
+
     def feed(self, text: str) -> list[Piece]:
         """The meaning of the next `text`."""
         self._buffer += text

@@ -130,7 +130,9 @@ def test_results_file_skips_what_is_done(tmp_path: Path) -> None:
     states = program.run_batch(rows, backend=second, results_file=path)
     assert [state.value for state in states] == [20, 28, 40, 60]
     assert [state["x"] for state in states] == ["10:", "14:", "20:", "30:"]
-    assert states[0].text() == "10:10:"
+    assert states[0].text() == "10:10:" == "".join(states[0].text_iter())
+    assert list(states[0].text_iter("x")) == ["10:"]
+    assert states[0].get_meta_info("x")["completion_tokens"] == 3
     assert second.steps == 3
     third = engine()
     program.run_batch(rows, backend=third, results_file=path)

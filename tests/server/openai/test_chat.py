@@ -108,6 +108,20 @@ def test_logprobs_name_the_chosen_token_and_alternatives(server: Running) -> Non
     assert [token for part in parts for token in part] == content
 
 
+def test_logprobs_tell_the_bytes_of_parts_of_characters(server: Running) -> None:
+    """The bytes of the tokens make up the text, whole and streamed, also where no token is a whole
+    character."""
+    asked: Any = {"regex": "[🦊]{2}", "logprobs": True, "top_logprobs": 1, "max_tokens": 40}
+    choice = server.chat(**asked).json()["choices"][0]
+    content = choice["logprobs"]["content"]
+    assert choice["message"]["content"] == "🦊🦊"
+    assert bytes(b for token in content for b in token["bytes"]).decode() == "🦊🦊"
+    assert any("\ufffd" in token["token"] for token in content)
+    parts = [c["logprobs"]["content"] for e in streamed(server, **asked) for c in e["choices"]
+             if c.get("logprobs")]  # fmt: skip
+    assert [token for part in parts for token in part] == content
+
+
 def test_a_seed_repeats_whatever_runs_beside_it(server: Running) -> None:
     """A seeded request gives the same text alone and beside unseeded ones."""
     asked = {"temperature": 1, "seed": 1234, "max_tokens": 16}

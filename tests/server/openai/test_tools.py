@@ -136,6 +136,15 @@ def test_a_cut_call_says_length(server: Running, stream: bool) -> None:
     assert reason == "length"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_a_stop_text_cut_says_stop(server: Running, stream: bool) -> None:
+    """A call cut by a stop text is no call to make: it ends with "stop", not with tool_calls."""
+    named = {"type": "function", "function": {"name": "get_temp"}}
+    calls, reason = calls_of(server, stream, tool_choice=named, stop='"city"')
+    assert calls[0]["function"]["arguments"] == "{"
+    assert reason == "stop"
+
+
 def test_results_of_calls_can_be_sent_back(server: Running) -> None:
     """A conversation with a call and its result is a good prompt."""
     call = {"id": "c1", "type": "function", "function": {"name": "ping", "arguments": "{}"}}
