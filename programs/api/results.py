@@ -1,9 +1,9 @@
 """A batch's results on disk, a JSON line each, so that a crash loses no finished row.
 
 What lives here: `ResultsFile`. What does not: running rows (`batch.py`). A line holds the row's
-index, a digest of program, arguments and sampling arguments, its text, messages, variables, meta data and
-value (as JSON for people: a pydantic value comes back as a dict), its error and its usage. Rows
-that failed run again.
+index, a digest of program, arguments and sampling arguments, its text, messages, variables, their
+meta data and value (as JSON for people: a pydantic value comes back as a dict), its error and its
+usage. Rows that failed run again.
 """
 
 from __future__ import annotations

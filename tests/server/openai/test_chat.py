@@ -115,11 +115,12 @@ def test_logprobs_tell_the_bytes_of_parts_of_characters(server: Running) -> None
     choice = server.chat(**asked).json()["choices"][0]
     content = choice["logprobs"]["content"]
     assert choice["message"]["content"] == "🦊🦊"
-    assert bytes(b for token in content for b in token["bytes"]).decode() == "🦊🦊"
     assert any("\ufffd" in token["token"] for token in content)
-    parts = [c["logprobs"]["content"] for e in streamed(server, **asked) for c in e["choices"]
-             if c.get("logprobs")]  # fmt: skip
-    assert [token for part in parts for token in part] == content
+    told = [token["bytes"] for token in content]
+    assert bytes(byte for one in told for byte in one).decode() == "🦊🦊"
+    events = streamed(server, **asked)
+    parts = [c["logprobs"]["content"] for e in events for c in e["choices"] if c.get("logprobs")]
+    assert [token["bytes"] for part in parts for token in part] == told
 
 
 def test_a_seed_repeats_whatever_runs_beside_it(server: Running) -> None:
