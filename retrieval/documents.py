@@ -23,8 +23,10 @@ __all__ = [
     "MAX_WORDS",
     "check_index_name",
     "check_query",
+    "documents",
     "embedded_text",
     "fingerprint",
+    "id_list",
     "in_batches",
     "plain_text",
     "problem",
@@ -49,7 +51,7 @@ def check_index_name(name: str) -> str:
     Raises `RetrievalError` naming the rule.
     """
     if not isinstance(name, str) or not name or name in (".", ".."):
-        raise RetrievalError(f"not an index name: {name!r}", hint="give a non-empty name")
+        raise RetrievalError(f"not an index name: {name!r}", hint="give a text without slashes")
     found = _BAD_NAME.search(name)
     if found or name != name.lower() or name[0] in "-_+" or len(name.encode()) > 200:
         raise RetrievalError(
@@ -72,7 +74,7 @@ def check_query(query: Query) -> Query:
         )
     index = query.index
     if not isinstance(index, str) or not index or "/" in index or index in (".", ".."):
-        raise RetrievalError(f"not an index name: {index!r}", hint="give a non-empty name")
+        raise RetrievalError(f"not an index name: {index!r}", hint="give a text without slashes")
     if type(query.k) is not int or not 1 <= query.k <= MAX_HITS:
         raise RetrievalError(f"k must be 1 to {MAX_HITS}, not {query.k!r}", index=index)
     if query.mode not in ("bm25", "knn", "hybrid"):
@@ -145,6 +147,36 @@ def fingerprint(doc: Document) -> str:
     if doc.vector is not None:
         digest.update(array("f", doc.vector).tobytes())
     return digest.hexdigest()[:32]
+
+
+def documents(given: Iterable[Document]) -> Iterator[Document]:
+    """`given` one by one. Raises `RetrievalError` for what is no documents at all: a mistake of the
+    program, where a document that can't be stored is the data's."""
+    for doc in _several(given, "documents"):
+        if not isinstance(doc, Document):
+            raise RetrievalError(
+                f"not a document: {type(doc).__name__}",
+                hint="make it one: Document(id=..., text=..., title=..., meta={...})",
+            )
+        yield doc
+
+
+def id_list(ids: Iterable[str]) -> list[str]:
+    """`ids` as a list. Raises `RetrievalError` for one text, whose letters would be taken for ids,
+    and for what is no text."""
+    found = list(_several(ids, "ids"))
+    for one in found:
+        if not isinstance(one, str):
+            raise RetrievalError(f"not an id: {one!r}", hint="ids are texts")
+    return found
+
+
+def _several(given: Iterable[T], what: str) -> Iterable[T]:
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise RetrievalError(
+            f"not a list of {what}: {type(given).__name__}", hint="give a list or an iterator"
+        )
+    return given
 
 
 def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

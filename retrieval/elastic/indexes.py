@@ -15,7 +15,7 @@ from typing import Any
 
 from phloem.errors import IndexNotFound, RetrievalError
 from phloem.retrieval.base import AddReport, Document, IndexInfo
-from phloem.retrieval.documents import check_index_name
+from phloem.retrieval.documents import check_index_name, id_list
 from phloem.retrieval.elastic.bodies import FINGERPRINT, filter_clause, meta_of
 from phloem.retrieval.elastic.cluster import Cluster, Vectors, index_path, vectors_in
 from phloem.retrieval.elastic.failures import whole
@@ -106,7 +106,7 @@ class Indexes:
 
     async def delete(self, ids: Iterable[str], index: str) -> int:
         """Remove documents; returns how many there were."""
-        lines = [{"delete": {"_id": id_}} for id_ in ids]
+        lines = [{"delete": {"_id": id_}} for id_ in id_list(ids)]
         await self._cluster.vectors(index)  # a bulk call would make a missing index
         removed = 0
         for start in range(0, len(lines), _PAGE):
@@ -283,7 +283,7 @@ class Indexes:
     async def _fetch(
         self, ids: Iterable[str], index: str, params: dict[str, str]
     ) -> list[dict[str, Any]]:
-        wanted = list(ids)
+        wanted = id_list(ids)
         found: list[dict[str, Any]] = []
         for start in range(0, len(wanted), _PAGE):
             body: Any = {"ids": wanted[start : start + _PAGE]}

@@ -13,7 +13,13 @@ from typing import Any
 
 from phloem.errors import RetrievalError
 from phloem.retrieval.base import AddReport, Document
-from phloem.retrieval.documents import embedded_text, fingerprint, in_batches, problem
+from phloem.retrieval.documents import (
+    documents,
+    embedded_text,
+    fingerprint,
+    in_batches,
+    problem,
+)
 from phloem.retrieval.elastic.bodies import FINGERPRINT, FieldMap
 from phloem.retrieval.elastic.cluster import Cluster, index_path
 from phloem.retrieval.elastic.failures import BUSY, failure_of, reason_of
@@ -56,7 +62,7 @@ class Storing:
         """
         added = 0
         failed: list[tuple[str, str]] = []
-        batches = in_batches(docs, _BATCH)
+        batches = in_batches(documents(docs), _BATCH)
         # The documents may come from slow files: they are read in a thread.
         while batch := await asyncio.to_thread(lambda: next(batches, None)):
             good = []

@@ -19,6 +19,7 @@ import tantivy
 
 from phloem.errors import RetrievalError
 from phloem.retrieval.base import AddReport, Document, Hits, IndexInfo, Query
+from phloem.retrieval.documents import id_list
 from phloem.retrieval.embed.known import embedder_named
 from phloem.retrieval.embed.protocol import Embedder, Matrix, check_embedder, unit_vector
 from phloem.retrieval.embedded.facts import filter_query
@@ -93,8 +94,9 @@ class EmbeddedIndex:
 
     async def delete(self, ids: Iterable[str], *, index: str = "default") -> int:
         """See `base.Index.delete`."""
+        wanted = id_list(ids)
         await self.count(index=index)  # taking the lock would make a missing index's folder
-        return await self._write(self._delete, Layout(self.root, index), list(ids))
+        return await self._write(self._delete, Layout(self.root, index), wanted)
 
     async def drop(self, index: str) -> None:
         """See `base.Index.drop`."""
@@ -107,13 +109,13 @@ class EmbeddedIndex:
 
     async def get(self, ids: Iterable[str], *, index: str = "default") -> list[Document]:
         """See `base.Index.get`."""
-        wanted = list(ids)
+        wanted = id_list(ids)
         found = await self._read(index, lambda snapshot: snapshot.by_ids(wanted))
         return [to_document(found[id_]) for id_ in wanted if id_ in found]
 
     async def fingerprints(self, ids: Iterable[str], *, index: str = "default") -> dict[str, str]:
         """See `base.Index.fingerprints`."""
-        wanted = list(ids)
+        wanted = id_list(ids)
         found = await self._read(index, lambda snapshot: snapshot.by_ids(wanted))
         return {id_: value_of(doc, "fingerprint") for id_, doc in found.items()}
 

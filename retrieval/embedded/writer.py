@@ -17,7 +17,7 @@ import tantivy
 
 from phloem.errors import RetrievalError
 from phloem.retrieval.base import AddReport, Document
-from phloem.retrieval.documents import embedded_text, in_batches, problem
+from phloem.retrieval.documents import documents, embedded_text, in_batches, problem
 from phloem.retrieval.embed.known import embedder_named
 from phloem.retrieval.embed.protocol import (
     Embedder,
@@ -56,7 +56,7 @@ class GenerationWriter:
         """Write `docs`; a document that can't be stored is reported, not raised."""
         added = 0
         failed: list[tuple[str, str]] = []
-        for batch in in_batches(docs, _BATCH):
+        for batch in in_batches(documents(docs), _BATCH):
             good = []
             for doc in batch:
                 why = problem(doc)

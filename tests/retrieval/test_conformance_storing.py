@@ -76,6 +76,26 @@ async def test_missing_indexes_are_errors_everywhere(store: Store, index: str) -
     assert index not in [info.name for info in await store.indexes()]
 
 
+@pytest.mark.parametrize("given", [[{"id": "x", "text": "y"}], "text", None, {"id": "x"}], ids=str)
+async def test_what_is_no_documents_is_refused(store: Store, index: str, given: Any) -> None:
+    """Dicts in place of documents are a mistake that names the remedy, and store nothing."""
+    await store.add(ANIMALS, index=index)
+    for call in (store.add, store.rebuild):
+        with pytest.raises(RetrievalError, match=r"not a (document|list of documents)"):
+            await call(given, index=index)
+    assert await store.count(index=index) == len(ANIMALS)
+
+
+@pytest.mark.parametrize("given", ["cat", [5], None], ids=str)
+async def test_one_id_is_no_list_of_ids(store: Store, index: str, given: Any) -> None:
+    """A text in place of a list is refused: its letters would be taken for ids."""
+    await store.add(ANIMALS, index=index)
+    for call in (store.delete, store.get, store.fingerprints):
+        with pytest.raises(RetrievalError, match=r"not a list of ids|not an id"):
+            await call(given, index=index)
+    assert await store.count(index=index) == len(ANIMALS)
+
+
 async def test_create_and_drop(store: Store, index: str) -> None:
     """An index is made once and can be made again after it was dropped."""
     await store.create(index)
