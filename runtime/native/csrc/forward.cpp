@@ -88,7 +88,7 @@ Decoder::Decoder(const ModelConfig& config, const Layer* layers, const KernelTab
       kernels_(kernels),
       pool_(threads),
       head_width_(int64_t{config.heads} * config.head_dim),
-      widest_(std::max({int64_t{config.hidden}, int64_t{config.intermediate}, head_width_})),
+      widest_(std::max(int64_t{config.hidden}, head_width_)),
       starts_(threads + 1),
       row_scratch_(threads),
       attention_scratch_(threads) {}
