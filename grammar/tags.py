@@ -46,12 +46,10 @@ def structural_tags(
     Raises `ConstraintError` for a tag without trigger, a trigger that begins another, or a
     content that can't be part of a grammar.
     """
+    if isinstance(triggers, str):
+        raise ConstraintError("triggers must be a sequence of texts, not one", hint="write [...]")
     found = list(dict.fromkeys(triggers or [tag.begin for tag in tags]))
-    if not tags or not all(found):
-        raise ConstraintError("structural tags need at least one tag and no empty trigger")
-    for left in found:
-        if any(left != right and left in right for right in found):
-            raise ConstraintError(f"the trigger {left!r} is part of another trigger")
+    _check_tags(tags, found)
     rules, options = [], []
     for number, trigger in enumerate(found):
         inner = []
@@ -66,16 +64,38 @@ def structural_tags(
         if inner:
             options.append(f"head{number} ({' | '.join(inner)})")
             rules.append(f"head{number}[lazy]: FREE {lark_string(trigger)}\n")
-    if sum(option.count("|") + 1 for option in options) < len(tags):
-        raise ConstraintError("a tag begins with none of the triggers")
     stops = " | ".join(map(lark_string, found))
-    many = f"{{{at_least},{'' if at_most is None else at_most}}}"
-    many = "*" if (at_least, at_most) == (0, None) else many
     text = (
-        f"start: tag{many} TAIL\ntag: {' | '.join(options)}\n"
+        f"start: {_times('tag', at_least, at_most)} TAIL\ntag: {' | '.join(options)}\n"
         f"FREE: /(?s:.*)/\nTAIL: FREE & ~(FREE ({stops}) FREE)\n" + "".join(rules)
     )
     return Constraint("lark", text)
+
+
+def _check_tags(tags: Sequence[Tag], triggers: Sequence[str]) -> None:
+    if not tags or not all(triggers):
+        raise ConstraintError("structural tags need at least one tag and no empty trigger")
+    for left in triggers:
+        if any(left != right and left in right for right in triggers):
+            raise ConstraintError(f"the trigger {left!r} is part of another trigger")
+    for tag in tags:
+        if not tag.begin.startswith(tuple(triggers)):
+            raise ConstraintError(
+                f"the tag {tag.begin!r} begins with none of the triggers",
+                hint="a trigger is the beginning of each tag that it opens",
+            )
+
+
+def _times(name: str, least: int, most: int | None) -> str:
+    """The rule `name` from `least` to `most` times, as Lark text."""
+    if least < 0 or (most is not None and most < max(least, 1)):
+        raise ConstraintError(
+            f"from {least} to {most} tags or calls can't be asked for",
+            hint="give at_least of 0 or more, and at_most of 1 or more and not below it",
+        )
+    if (least, most) == (0, None):
+        return f"{name}*"
+    return f"{name}{{{least},{'' if most is None else most}}}"
 
 
 def tool_calls(
@@ -111,11 +131,11 @@ def calls_or(
     """
     parts = [_part(call, f"g{number}") for number, call in enumerate(_calls(tools))]
     rest, rules = _part(other, "other")
-    many = f"{{1,{'' if at_most is None else at_most}}}"
+    many = _times("call", 1, at_most)
     names = " | ".join(name for name, _ in parts)
     return Constraint(
         "lark",
-        f"start: call{many} | {rest}\n"
+        f"start: {many} | {rest}\n"
         f"call: {lark_string(begin)} ({names}) {lark_string(end)}\n"
         + "".join(text for _, text in parts)
         + rules,
@@ -136,12 +156,18 @@ def _call_schema(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _calls(tools: Mapping[str, Any]) -> list[Constraint]:
+    if not tools:
+        raise ConstraintError("there is no tool to call", hint="give at least one")
     schemas = (_call_schema(name, parameters) for name, parameters in tools.items())
     return [Constraint("json_schema", json.dumps(s, ensure_ascii=False)) for s in schemas]
 
 
 def union(constraints: Sequence[Constraint]) -> Constraint:
-    """The texts of any of the constraints (none of them of kind "lark")."""
+    """The texts of any of the constraints (none of them of kind "lark").
+
+    Where a regex or choice can begin as JSON does ("[1"), JSON that begins so is left out: of two
+    terminals that fit the engine takes the longer one.
+    """
     if not constraints:
         raise ConstraintError("a union needs at least one constraint")
     parts = [_part(constraint, f"g{number}") for number, constraint in enumerate(constraints)]
@@ -153,5 +179,9 @@ def _part(constraint: Constraint, prefix: str) -> tuple[str, str]:
     if constraint.after is not None:
         raise ConstraintError("'after' belongs to the whole constraint, not to a part")
     if constraint.kind == "json_schema" and needs_tracking(schema_model(constraint.source)):
-        raise ConstraintError("uniqueItems can't be enforced inside tags and unions")
+        raise ConstraintError(
+            "distinct items (uniqueItems) or names (minProperties above 1 where names are open) "
+            "can't be enforced inside tags, calls and unions",
+            hint="bound the items or name the members, or let the schema be the whole constraint",
+        )
     return lower_rules(constraint, prefix)

@@ -83,10 +83,53 @@ def test_tags_may_share_a_trigger(compiler):
         assert accepts(constraint, text, tokenizer=compiler) is fits
     for text in samples(constraint, 5):
         assert len(re.findall("<f=", text)) <= 2
-    with pytest.raises(ConstraintError, match="none of the triggers"):
-        structural_tags(tags, triggers=["<f=int"])
-    with pytest.raises(ConstraintError, match="part of another"):
-        structural_tags(tags, triggers=["<f=", "<f=int"])
+
+
+X = Constraint("regex", "x")
+
+
+@pytest.mark.parametrize(
+    ("tags", "options", "problem"),
+    [
+        (["<fn|a>", "<g>"], {"triggers": ["<fn"]}, "'<g>' begins with none of the triggers"),
+        (["<f=a>", "<f=b>"], {"triggers": ["<f=a"]}, "none of the triggers"),
+        (["<f=a>"], {"triggers": ["<f=", "<f=a"]}, "part of another"),
+        (["<f>"], {"triggers": "<f"}, "sequence of texts"),
+        (["<f>"], {"at_least": 2, "at_most": 1}, "from 2 to 1"),
+        (["<f>"], {"at_least": -1}, "from -1"),
+        (["<f>"], {"at_most": 0}, "from 0 to 0"),
+        ([], {}, "at least one tag"),
+        ([""], {}, "no empty trigger"),
+    ],
+)
+def test_tags_that_could_never_be_opened_are_refused(tags, options, problem):
+    """Each tag has a trigger and each count is one that can be met, whatever the texts hold."""
+    with pytest.raises(ConstraintError, match=problem):
+        structural_tags([Tag(begin, X, "") for begin in tags], **options)
+
+
+def test_calls_need_a_tool_and_a_count():
+    """No tools, or a count of none, is refused where it is written."""
+    for make in (tool_calls, lambda tools: calls_or(tools, X)):
+        with pytest.raises(ConstraintError, match="no tool"):
+            make({})
+    with pytest.raises(ConstraintError, match="from 1 to 0"):
+        calls_or({"clock": {}}, X, at_most=0)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+        {"type": "object", "minProperties": 2},
+    ],
+)
+def test_what_no_grammar_holds_alone_is_refused_in_parts(build, schema):
+    """The refusal names each keyword that may have asked for it, and what to do."""
+    for make in (lambda part: union([part, X]), lambda part: structural_tags([Tag("<", part, "")])):
+        with pytest.raises(ConstraintError, match=r"uniqueItems.*minProperties") as caught:
+            make(build(schema=schema))
+        assert caught.value.hint
 
 
 def test_a_union(compiler, build):
