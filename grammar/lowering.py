@@ -44,6 +44,12 @@ _TIME_LIMIT = 1.5
 """Seconds for one schema's logic; llguidance's own work comes on top."""
 
 
+_LARK_WORD = re.compile(
+    r""""(?:\\.|[^"\\])*"|(?://|#)[^\n]*|/(?:\\.|[^/\\\n])+/|<[^>\s]*>|[A-Za-z_][\w-]*"""
+)
+"""Strings, comments, regexes, special tokens and names, in which "start" may stand."""
+
+
 @functools.lru_cache(maxsize=64)
 def lower(constraint: Constraint) -> str:
     """The grammar of `constraint` without its `after`, as Lark text with the rule `start`."""
@@ -112,12 +118,7 @@ def wanted_words(constraint: Constraint) -> tuple[bytes, ...]:
 
 def with_prelude(grammar: str, after: str, special_ids: Mapping[str, int]) -> str:
     """`grammar` delayed until `after` was generated, a special token where the model has it."""
-    if len(re.findall(r"\bstart\b", grammar)) != 1 or not re.search(r"(?m)^start\s*:", grammar):
-        raise ConstraintError(
-            "'after' needs a Lark grammar whose rule start is used nowhere else",
-            hint="rename inner uses of start",
-        )
-    body = re.sub(r"(?m)^start(?=\s*:)", "phloem_body", grammar)
+    body = _LARK_WORD.sub(_renamed, grammar)
     if after in special_ids:
         return (
             f"start: PHLOEM_FREE <[{special_ids[after]}]> phloem_body\n"
@@ -127,3 +128,7 @@ def with_prelude(grammar: str, after: str, special_ids: Mapping[str, int]) -> st
         "start: phloem_free phloem_body\n"
         f"phloem_free[lazy]: PHLOEM_FREE {lark_string(after)}\nPHLOEM_FREE: /(?s:.*)/\n{body}"
     )
+
+
+def _renamed(word: re.Match[str]) -> str:
+    return "phloem_body" if word[0] == "start" else word[0]

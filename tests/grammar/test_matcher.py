@@ -8,6 +8,7 @@ import pytest
 
 from phloem.errors import ConstraintError
 from phloem.grammar.spec import Constraint
+from phloem.grammar.testing import accepts
 
 ANSWER = {
     "type": "object",
@@ -168,6 +169,25 @@ def test_a_constraint_after_a_reasoning_block(compiler, allowed_tokens):
     for token in [*encode(compiler, "free"), start, *encode(compiler, "7")]:
         other.accept(token)
     assert other.is_complete()
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ({"choices": ["start", "stop"]}, "start"),
+        ({"regex": "start|/start: x/"}, "/start: x/"),
+        ({"schema": {"properties": {"start": {"const": "\nstart: "}}}}, '{"start":"\\nstart: "}'),
+        ({"lark": 'start: START // start\nSTART: "start" | /x\\/start/'}, "x/start"),
+        ({"lark": '# start\n?start: "(" start ")" | "x"'}, "((x))"),
+        ({"lark": 'start: start-x\nstart-x: %json {"const": "start"}'}, '"start"'),
+    ],
+)
+def test_what_follows_a_reasoning_block_may_speak_of_a_start(compiler, build, source, text):
+    """`after` works whatever words the constraint's own text holds, rules named start included."""
+    constraint = build(**source, after="</think>")
+    assert accepts(constraint, f"start: no</think>{text}", tokenizer=compiler)
+    assert not accepts(constraint, f"</think>{text}x", tokenizer=compiler)
+    assert not accepts(constraint, text, tokenizer=compiler)
 
 
 @pytest.mark.parametrize(
