@@ -68,13 +68,13 @@ class CheckedMatcher:
         words = np.asarray(out).view(np.uint32)
         decode = self._tokenizer.ll.decode_bytes
         tried = [(bytes(decode([token])), token) for token in self._risky(words)]
-        passed: list[bytes] = []
+        begun: set[bytes] = set()
         # Where the text can go on after a longer token it can after that one's beginnings too.
         for data, token in sorted(tried, key=lambda pair: -len(pair[0])):
-            if any(longer.startswith(data) for longer in passed):
+            if data in begun:
                 continue
             if token in self._tokenizer.eos_ids or self._goes_on(data):
-                passed.append(data)
+                begun.update(data[:size] for size in range(1, len(data) + 1))
             else:
                 words[token >> 5] &= ~np.uint32(1 << (token & 31))
         if not words.any():

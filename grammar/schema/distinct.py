@@ -143,7 +143,8 @@ class Tracker:
             part = self._text[frame.start :]
             again = any(text.startswith(part) for text in frame.texts)
             return (_QUOTE,) if again else (_QUOTE, _COMMA)
-        return (_ANY_END,)
+        # Nothing ends inside of a name, nor of a member's text, but with its quote.
+        return (_QUOTE,) if self._mode in _IN_STRING else (_ANY_END,)
 
     def repetitions(self) -> list[bytes]:
         """What would, from here, complete a repetition of an earlier item or name.

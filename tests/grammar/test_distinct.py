@@ -25,17 +25,37 @@ PAIRS = {
 }
 
 
+MEMBERS = {
+    "type": "object",
+    "minProperties": 2,
+    "additionalProperties": {"type": ["boolean", "string"]},
+}
+SETS_OF_MEMBERS = {"type": "array", "uniqueItems": True, "items": MEMBERS}
+
+
 def _set_of(**item):
     return {"type": "array", "uniqueItems": True, "items": item}
 
 
 @pytest.mark.parametrize(
-    "text",
-    ['[{"a":"x","b":["y"]},{"a":"x","b":["y"', '[{"a":"]}"},{"a":"]}', '[{"a":"x"},{"a":"', "["],
+    ("schema", "text"),
+    [
+        (PAIRS, '[{"a":"x","b":["y"]},{"a":"x","b":["y"'),
+        (PAIRS, '[{"a":"]}"},{"a":"]}'),
+        (PAIRS, '[{"a":"x"},{"a":"'),
+        (PAIRS, "["),
+        (MEMBERS, '{"a":true,'),
+        (MEMBERS, '{"a":true,"'),
+        (MEMBERS, '{"a":true,"b":true,"a'),
+        (MEMBERS, '{"a":true,"b":"'),
+        (MEMBERS, '{"a":true,"b":'),
+        (SETS_OF_MEMBERS, '[{"a":"","b":"x"},{"a":"","b":"x'),
+        (SETS_OF_MEMBERS, '[{"a":"","b":true},{"a":"","b":tru'),
+    ],
 )
-def test_the_mask_bars_exactly_the_tokens_that_repeat(compiler, allowed_tokens, text):
+def test_the_mask_bars_exactly_the_tokens_that_repeat(compiler, allowed_tokens, schema, text):
     """A token is barred if and only if the text with it can't go on without a repetition."""
-    rule = Constraint("json_schema", json.dumps(PAIRS))
+    rule = Constraint("json_schema", json.dumps(schema))
     matcher = compiler.matcher(rule)
     assert isinstance(matcher, CheckedMatcher)
     for token in compiler.tokenizer.ll.tokenize_str(text):
@@ -70,3 +90,19 @@ def test_a_look_ahead_is_needed_only_where_values_may_run_out(item, text, stuck)
     tracker = Tracker(schema_model(json.dumps(_set_of(**item))))
     assert tracker.feed(text.encode())
     assert tracker.may_be_stuck() is stuck
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("text", ['{"a":true,"', '{"a":true,"b":"', '{"a":true,"b":'])
+def test_few_tokens_are_tried_where_a_name_may_repeat(real, allowed_tokens, monkeypatch, text):
+    """Of the tokens that a free text may go on with only those that can end it are tried."""
+    tried = []
+    goes_on = CheckedMatcher._goes_on
+    monkeypatch.setattr(
+        CheckedMatcher, "_goes_on", lambda self, data: tried.append(data) or goes_on(self, data)
+    )
+    matcher = real.matcher(Constraint("json_schema", json.dumps(MEMBERS)))
+    for token in real.tokenizer.ll.tokenize_str(text):
+        matcher.accept(token)
+    allowed_tokens(real, matcher)
+    assert len(tried) < 1_000
