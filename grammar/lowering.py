@@ -24,6 +24,7 @@ from phloem.grammar.schema.emit import write_rules
 from phloem.grammar.schema.model import Model, Objects, Strings
 from phloem.grammar.schema.terminals import lark_string
 from phloem.grammar.spec import Constraint
+from phloem.surrogates import half_of_pair
 
 __all__ = [
     "MAX_SOURCE",
@@ -107,7 +108,7 @@ def wanted_words(constraint: Constraint) -> tuple[bytes, ...]:
                 languages += [other.language for other in kind.others if other.language]
     found: dict[str, None] = {}
     for word in itertools.chain.from_iterable(map(words, languages)):
-        if word and len(word) <= _LONGEST_WORD:
+        if word and len(word) <= _LONGEST_WORD and half_of_pair(word) is None:
             found[word] = None
         if len(found) == _MAX_WORDS:
             break

@@ -26,6 +26,8 @@ __all__ = ["narrowed", "settled"]
 
 _MAX_CHARS = 4_000
 """A class of more characters is not gone through one by one."""
+_IN_WORD = {WORD, DIGIT}
+"""Named classes that hold word characters only."""
 
 Row = tuple[Node, ...]
 
@@ -120,15 +122,14 @@ def _is_in(chars: Chars, wanted: Chars) -> bool | None:
         return True
     if (chars.ranges, chars.named) == (wanted.ranges, wanted.named):
         return False  # One is what the other leaves out.
-    words = WORD in wanted.named and not wanted.negated and not chars.negated
-    if words and set(chars.named) <= {WORD, DIGIT}:
-        chars = Chars(chars.ranges)
-        if not chars.ranges:
-            return True
-    every = _listed(chars)
-    if every is None or not every:
+    if chars.named and (
+        chars.negated or wanted.negated or WORD not in wanted.named or set(chars.named) - _IN_WORD
+    ):
         return None
-    held = {wanted.holds(char) for char in every}
+    every = _listed(Chars(chars.ranges, (), chars.negated))
+    if every is None:
+        return None
+    held = {wanted.holds(char) for char in every} | {True for _ in chars.named}
     return held.pop() if len(held) == 1 else None
 
 

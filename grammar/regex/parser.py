@@ -3,7 +3,8 @@
 What lives here: the recursive-descent parser and the refusals that name a position: what is no
 regular language (backreferences), what changes the language by the way it is searched (atomic
 groups, possessive repetition, conditionals), and what the two dialects read differently. What
-does not: assertions, which are parsed here and resolved in resolve.py.
+does not: assertions, which are parsed here and resolved in resolve.py. In Python's dialect
+`re` has the last word on what is refused.
 
 Where a validator of the same dialect might read a class more narrowly than the standard says,
 the narrower reading is taken: `\\d` in a JSON Schema is ASCII, `\\D` leaves out all digits.
@@ -11,16 +12,16 @@ the narrower reading is taken: `\\d` in a JSON Schema is ASCII, `\\D` leaves out
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, NoReturn
+import re
+from dataclasses import dataclass
+from typing import NoReturn
 
 from phloem.errors import ConstraintError
 from phloem.grammar.regex.cases import with_cases
+from phloem.grammar.regex.classes import ASCII, CLASSES, WIDE, Dialect
 from phloem.grammar.regex.nodes import (
-    DIGIT,
     EPSILON,
     NAMED,
-    WORD,
     Alt,
     Cat,
     Chars,
@@ -34,60 +35,10 @@ from phloem.grammar.regex.nodes import (
 
 __all__ = ["Dialect", "parse_regex"]
 
-Dialect = Literal["python", "ecma"]
-
 _MAX_SIZE = 250_000
 _MAX_TEXT = 50_000
 _MAX_DEPTH = 100
-_ASCII_WORD = ((48, 57), (65, 90), (95, 95), (97, 122))
-_ASCII_DIGIT = ((48, 57),)
-_SPACE = (
-    (0x09, 0x0D), (0x1C, 0x20), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A),
-    (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000),
-)  # fmt: skip
-_BOM = ((0xFEFF, 0xFEFF),)
-# Texts that ECMA-262 counts as white space and Python does too, and those of either.
-_ECMA_SPACE = (
-    (0x20, 0x20),
-    *(span for span in _SPACE if span not in {(0x1C, 0x20), (0x85, 0x85)}),
-)
-_CLASSES: dict[Dialect, dict[str, Chars]] = {
-    "python": {
-        "d": Chars(named=(DIGIT,)),
-        "D": Chars(named=(DIGIT,), negated=True),
-        "w": Chars(named=(WORD,)),
-        "W": Chars(named=(WORD,), negated=True),
-        "s": Chars(_SPACE),
-        "S": Chars(_SPACE, negated=True),
-    },
-    "ecma": {
-        "d": Chars(_ASCII_DIGIT),
-        "D": Chars(_ASCII_DIGIT, (DIGIT,), negated=True),
-        "w": Chars(_ASCII_WORD),
-        "W": Chars(_ASCII_WORD, (WORD,), negated=True),
-        "s": Chars(_ECMA_SPACE),
-        "S": Chars(_SPACE + _BOM, negated=True),
-    },
-}
-# In ECMA-262 expressions, where a class is left out of something: then the wider reading of the
-# class is the narrower one of the whole.
-_WIDE = {
-    "d": Chars(_ASCII_DIGIT, (DIGIT,)),
-    "D": Chars(_ASCII_DIGIT, negated=True),
-    "w": Chars(_ASCII_WORD, (WORD,)),
-    "W": Chars(_ASCII_WORD, negated=True),
-    "s": Chars(_SPACE + _BOM),
-    "S": Chars(_ECMA_SPACE, negated=True),
-}
-# Python's under the flag a.
-_ASCII = {
-    "d": Chars(_ASCII_DIGIT),
-    "D": Chars(_ASCII_DIGIT, negated=True),
-    "w": Chars(_ASCII_WORD),
-    "W": Chars(_ASCII_WORD, negated=True),
-    "s": Chars(((0x09, 0x0D), (0x20, 0x20))),
-    "S": Chars(((0x09, 0x0D), (0x20, 0x20)), negated=True),
-}
+_DIGITS = frozenset("0123456789")
 _NEWLINE = ((10, 10),)
 _ECMA_NEWLINES = ((10, 10), (13, 13), (0x2028, 0x2029))
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
@@ -110,6 +61,8 @@ def parse_regex(pattern: str, dialect: Dialect) -> Node:
         parser.fail("groups are nested too deeply")
     if parser.at < len(pattern):
         parser.fail("unbalanced parenthesis")
+    if dialect == "python":
+        _check_by_python(parser)
     if size(node) > _MAX_SIZE:
         raise ConstraintError(
             f"the regex stands for more than {_MAX_SIZE:,} characters once its counted "
@@ -131,8 +84,8 @@ class _Parser:
     ascii: bool = False
     wide: bool = False
     """Inside of something that is left out: a negated class, a negative assertion."""
-    names: set[str] = field(default_factory=set)
-    """Of the groups."""
+    lead: int = 0
+    """Where the flags and comments end that the pattern begins with."""
 
     def fail(self, what: str, position: int | None = None, hint: str | None = None) -> NoReturn:
         place = self.at if position is None else position
@@ -168,11 +121,22 @@ class _Parser:
 
     def sequence(self, depth: int) -> Node:
         items: list[Node] = []
+        self.comments()
         while self.at < len(self.text) and self.text[self.at] not in "|)":
             start = self.at
             atom = self.atom(depth)
+            self.comments()
             items.append(self.quantified(atom, start))
+            self.comments()
         return items[0] if len(items) == 1 else Cat(tuple(items))
+
+    def comments(self) -> None:
+        """Pass over what Python reads as if it were not there: `a(?#b)*` repeats the a."""
+        while self.dialect == "python" and self.peek("(?#"):
+            start = self.at
+            while self.next() != ")":
+                pass
+            self.lead = self.at if start == self.lead else self.lead
 
     def quantified(self, atom: Node, start: int) -> Node:
         count = self.quantifier()
@@ -195,10 +159,8 @@ class _Parser:
             return None
         close = self.text.find("}", self.at)
         low, comma, high = self.text[self.at + 1 : max(close, 0)].partition(",")
-        if close < 0 or not (low.isdecimal() or (comma and not low and high.isdecimal())):
+        if close < 0 or not (low or comma) or not _DIGITS.issuperset(low + high):
             return None  # Both dialects read such a brace as itself.
-        if comma and high and not high.isdecimal():
-            return None
         if not low and self.dialect == "ecma":
             self.fail("'{,n}', which validators read differently", hint="write {0,n}")
         if len(low) > 7 or len(high) > 7:
@@ -268,10 +230,6 @@ class _Parser:
     def group(self, depth: int, start: int) -> Node:
         if not self.take("?"):
             return self.close(depth, start)
-        if self.take("#") and self.dialect == "python":
-            while self.next() != ")":
-                pass
-            return EPSILON
         if self.take(":"):
             return self.close(depth, start)
         for sign, ahead, negative in (
@@ -297,12 +255,9 @@ class _Parser:
         name = ""
         while (char := self.next()) != ">":
             name += char
-        # In ECMA-262 alternatives may share a name, and names may hold "$".
+        # In ECMA-262 names may hold "$".
         if not name.replace("$", "_").isidentifier():
             self.fail(f"the group name {name!r}", start)
-        if self.dialect == "python" and name in self.names:
-            self.fail(f"two groups named {name!r}", start)
-        self.names.add(name)
 
     def close(self, depth: int, start: int) -> Node:
         return self.inside(depth, start, self.flags_now())
@@ -330,13 +285,14 @@ class _Parser:
                 self.dotall = on
             elif sign == "m":
                 self.multiline = on
-            elif sign == "a" and self.dialect == "python":
-                self.ascii = on
-            elif sign != "u":
+            elif sign == "u" or (sign == "a" and self.dialect == "python"):
+                self.ascii = sign == "a"
+            else:
                 self.fail(f"the group (?{sign}", start)
         if sign == ")":
-            if start != 0:
+            if start != self.lead:
                 self.fail("flags that are not at the start", start, hint="use (?i:...)")
+            self.lead = self.at
             return EPSILON
         return self.inside(depth, start, kept)
 
@@ -376,13 +332,13 @@ class _Parser:
 
     def class_of(self, name: str) -> Chars:
         if self.dialect == "python":
-            return (_ASCII if self.ascii else _CLASSES["python"])[name]
-        return (_WIDE if self.wide else _CLASSES["ecma"])[name]
+            return (ASCII if self.ascii else CLASSES["python"])[name]
+        return (WIDE if self.wide else CLASSES["ecma"])[name]
 
     def escaped(self, start: int) -> Chars | int:
         """What follows a backslash: a class or one code point."""
         char = self.next()
-        if char in _ASCII:
+        if char in ASCII:
             return self.class_of(char)
         if char in _CONTROLS:
             return _CONTROLS[char]
@@ -420,10 +376,11 @@ class _Parser:
         if self.dialect == "ecma" and self.take("{"):
             close = self.text.find("}", self.at)
             code = self.hex(max(close - self.at, 1), start)
-            self.at += 1
+            if not self.take("}"):
+                self.fail("an incomplete hexadecimal escape", start)
             return code
         code = self.hex(4, start)
-        if 0xD800 <= code < 0xDC00 and self.take("\\u"):
+        if self.dialect == "ecma" and 0xD800 <= code < 0xDC00 and self.take("\\u"):
             low = self.hex(4, start)
             if 0xDC00 <= low < 0xE000:
                 return 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
@@ -479,6 +436,16 @@ class _Parser:
         if self.take("b"):
             return 8
         return self.escaped(start)
+
+
+def _check_by_python(parser: _Parser) -> None:
+    """Refuse what `re` refuses, also where our reading of it would have a meaning."""
+    try:
+        re.compile(parser.text)
+    except re.error as error:
+        parser.fail(error.msg, error.pos)
+    except (RecursionError, OverflowError, ValueError) as error:
+        parser.fail(str(error), 0)
 
 
 def _include(part: Chars, ranges: list[tuple[int, int]], named: list[str]) -> None:

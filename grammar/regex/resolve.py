@@ -24,6 +24,7 @@ from phloem.errors import ConstraintError
 from phloem.grammar.regex.neighbours import narrowed, settled
 from phloem.grammar.regex.nodes import (
     ANY,
+    ANY_CHAR,
     EMPTY,
     EPSILON,
     Alt,
@@ -42,6 +43,7 @@ __all__ = ["full_match", "search"]
 
 _MAX_ROWS = 256
 _MAX_UNROLL = 8
+_SOME = Rep(ANY_CHAR, 1, None)
 
 Row = tuple[Node, ...]
 
@@ -137,8 +139,9 @@ def _without_inside(row: Row) -> Row:
             case Rep(Cat((Look() as look, chars)), low, high):
                 if index + 1 < len(parts):
                     _refuse("an assertion inside a repetition", look.position)
-                barred = Cat((ANY, _view(dataclasses.replace(look, negative=False))))
-                parts[index] = And((Rep(chars, low, high), Not(barred)))
+                # It looks from before each character, so at the end of the text no more.
+                seen = And((_view(dataclasses.replace(look, negative=False)), _SOME))
+                parts[index] = And((Rep(chars, low, high), Not(Cat((ANY, seen)))))
     return tuple(parts)
 
 
@@ -153,10 +156,8 @@ def _edges(row: Row) -> Row:
     first = starts[-1] + 1 if starts else 0
     last = ends[0] if ends else len(row)
     if last < first:
-        kept = [part for part in row if isinstance(part, Look)]
-        if any(not isinstance(p, Edge | Look) and not nullable(p) for p in row) or kept:
-            return (EMPTY,)
-        return (EPSILON,)
+        empty = all(nullable(_view(part) if isinstance(part, Look) else part) for part in row)
+        return (EPSILON,) if empty else (EMPTY,)
     for part in (*row[:first], *row[last:]):
         if isinstance(part, Look):
             continue

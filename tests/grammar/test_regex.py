@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from phloem.errors import ConstraintError
 from phloem.grammar.lowering import regex_language
 from phloem.grammar.sample import samples
-from phloem.grammar.schema.strings import is_empty
+from phloem.grammar.schema.strings import holds, is_empty
 from phloem.grammar.second_engine import in_common_subset, index_accepts
 from phloem.grammar.spec import Constraint
 from phloem.grammar.testing import accepts, accepts_json
@@ -57,6 +57,14 @@ OCTET = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
         (r"^((?!foo|ba+r).)*$", ["fo", "br"], ["xfoo", "baar", "bar"]),
         (r'"(?:(?!")[^\\])*"', ['"a"', '""'], ['"', '"a"b"']),
         (r"(?:(?!b)[a-c])+(?=c)c", ["ac", "cc"], ["c", "abc"]),
+        ("a{,}b{٣}", ["b{٣}", "aab{٣}"], ["a{,}b{٣}", "bbb", "abbb"]),
+        ("a(?#x)*(?#y)b", ["b", "aab"], ["a", "ba"]),
+        ("(?#x)(?i)(?#y)(?s)a.", ["A\n"], ["ab\n"]),
+        (r"(?a)\w(?u:\w)", ["aé"], ["éa"]),
+        (r"\ud83e\udd8a|a", ["a"], ["🦊"]),
+        (r"a\b[\w-]b?", ["a-", "a-b"], ["aa", "a٣"]),
+        (r"(?:(?!b*)a)*|(?:(?!$)c)*", ["", "cc"], ["a", "ca"]),
+        (r"b?$^(?!a)c?", [""], ["a", "b", "c"]),
         (r"(?P<year>\d{4})(?#comment)-\x41\u0042", ["2024-AB", "٢٠٢٤-AB"], ["2024-ab"]),
     ],
 )
@@ -75,7 +83,16 @@ def test_a_regex_accepts_what_python_matches_in_full(compiler, pattern, yes, no)
         ("a[b", 1, "class"),
         ("(ab", 0, "group"),
         ("(?P<1>a)", 0, "name '1'"),
-        ("a(?P<a>x)(?P<a>y)", 9, "two groups"),
+        ("a(?P<a>x)(?P<a>y)", 13, "redefinition"),
+        ("(?P<a$b>x)", 4, "group name"),
+        ("a*(?#x)*", 7, "repeat"),
+        ("(?)a", 1, "extension"),
+        ("(?-i)a", 4, "missing :"),
+        ("(?i-i:a)", 5, "flag"),
+        ("(?au:a)", 4, "flags"),
+        ("a|(?i)b", 2, "flags"),
+        (r"[\w-a]", 1, "range"),
+        ("(?<=a*)b", 8, "fixed-width"),
         ("*a", 0, "repeat"),
         ("a{3,1}", 1, "repetition"),
         ("ab)", 2, "parenthesis"),
@@ -117,6 +134,38 @@ def test_awkward_automata_still_work(compiler, build, draw, pattern):
     for seed in range(5):
         text = draw(compiler, build(regex=pattern), seed, limit=150)
         assert re.fullmatch(pattern.replace("(x+x+)+y", "x{2,}y"), text)
+
+
+# Pieces of any kind, so that most of their sequences are no patterns at all.
+PIECES = [
+    "a", "B", "é", "k", "1", " ", "_", "-", "]", "[", "^", "$", ".", "|", "(", ")", "(?:", "*",
+    "+", "?", "{2}", "{,2}", "{,}", "{", r"\d", r"\W", r"\S", r"\b", r"\B", r"\A", r"\Z", r"\x41",
+    "[a-c]", "[^a]", r"[\w-]", r"[^\W_]", "[]a]", "[a-", "-z]", "(?i)", "(?s)", "(?a)", "(?m)",
+    "(?i:", "(?-i:", "(?u:", "(?#c)", "(?=", "(?!", "(?<=", "(?<!", "(?P<n>", "(?P=n)", "*?",
+    "\\", '"', "\n", "\u212a",
+]  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=7).map("".join),
+    st.lists(st.text("abAB1k-é\n"), max_size=4),
+)
+@pytest.mark.filterwarnings("ignore:Possible:FutureWarning")
+def test_no_pattern_is_read_otherwise_than_python_reads_it(pattern, texts):
+    """What `re` refuses is refused; what is taken matches the texts that `re` matches."""
+    try:
+        theirs = re.compile(pattern)
+    except re.error:
+        with pytest.raises(ConstraintError):
+            regex_language(pattern)
+        return
+    try:
+        ours = regex_language(pattern)
+    except ConstraintError:
+        return  # What no engine of ours can hold; the cases above name it.
+    for text in texts:
+        assert holds(ours, text) is (theirs.fullmatch(text) is not None), text
 
 
 def _patterns():
@@ -237,6 +286,7 @@ def test_the_subset_leaves_out_what_the_second_engine_gets_wrong(pattern):
         ("\\bfoo\\b", ["foo", "a foo-"], ["food", "xfoo"]),
         ("^((?!foo).)*$", ["fo o"], ["a foo"]),
         ("(?P<year>^\\d{4})", ["2024"], ["24"]),
+        ("^a\\b[\\w-]", ["a-"], ["aa"]),
     ],
 )  # fmt: skip
 def test_a_schemas_pattern_takes_what_every_reading_takes(compiler, pattern, yes, no):
@@ -246,3 +296,10 @@ def test_a_schemas_pattern_takes_what_every_reading_takes(compiler, pattern, yes
         assert accepts_json({"type": "string", "pattern": pattern}, text, tokenizer=compiler)
     for text in no:
         assert not accepts_json({"type": "string", "pattern": pattern}, text, tokenizer=compiler)
+
+
+@pytest.mark.parametrize("pattern", [r"^\u{12", r"\u{}", r"\u{110000}", "a{,}", "(?#x)a", "(?<n"])
+def test_what_a_schemas_dialect_does_not_have_is_refused(build, pattern):
+    """An escape without its end, and what only Python writes, is no ECMA-262."""
+    with pytest.raises(ConstraintError, match="regex"):
+        build(schema={"type": "string", "pattern": pattern})
