@@ -21,16 +21,13 @@ from pydantic.errors import PydanticUserError
 
 from phloem.errors import ConstraintError
 from phloem.grammar.python_schema import json_schema_of
+from phloem.grammar.schema.formats import FORMATS
 from phloem.grammar.spec import Constraint
 
 __all__ = ["constraint_of_type", "schema_of_type", "value_of_text"]
 
 _INTEGER = r"-?(0|[1-9][0-9]*)"
-_DATE = (
-    r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|"
-    r"[0-9]{4}-(0[13-9]|1[0-2])-(29|30)|[0-9]{4}-(0[13578]|1[02])-31|"
-    r"([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29"
-)
+_DATE = FORMATS["date"]
 _TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
 _REGEXES: dict[Any, str] = {
     int: _INTEGER,
@@ -38,7 +35,7 @@ _REGEXES: dict[Any, str] = {
     bool: "True|False",
     datetime.date: _DATE,
     datetime.time: _TIME,
-    datetime.datetime: f"({_DATE})T{_TIME}",
+    datetime.datetime: f"{_DATE}T{_TIME}",
     type(None): "None",
 }
 

@@ -44,6 +44,13 @@ class Loose(TypedDict):
         (bool, ["True", "False"], ["true"], True),
         (str, ["any\ntext", ""], [], "any\ntext"),
         (datetime.date, ["2024-02-29"], ["2023-02-29", "2024-13-01"], datetime.date(2024, 2, 29)),
+        (datetime.date, ["0001-01-01", "0400-02-29"], ["0000-02-29"], datetime.date.min),
+        (
+            datetime.datetime,
+            ["9999-12-31T00:00:00"],
+            ["0000-12-31T00:00:00"],
+            datetime.datetime(9999, 12, 31),
+        ),
         (datetime.time, ["23:59:00"], ["24:00:00"], datetime.time(23, 59)),
         (Literal["yes", 2], ["yes", "2"], ["no"], "yes"),
         (Mood, ["good", "bad"], ["GOOD"], Mood.GOOD),
@@ -156,6 +163,12 @@ def test_bounds(build, source, low, high):
     assert (bounds.min_chars, bounds.max_chars) == (low, high)
     for text in samples(constraint, 5, soft_limit=60):
         assert low <= len(text) <= (high or len(text))
+
+
+def test_a_dates_length_is_known(build):
+    """A date has ten characters, which is known without asking an automaton."""
+    bounds = default_analyser().bounds(build(type=datetime.date), budget_s=0)
+    assert (bounds.min_chars, bounds.max_chars) == (10, 10)
 
 
 def test_bounds_of_lookaround_are_asked_of_automata(build):
