@@ -13,6 +13,7 @@ of the constraint itself are cached like successes: asking again costs nothing.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -56,6 +57,10 @@ class _Compile(Future[_Compiled]):
         self.begun = threading.Event()
 
 
+_Jobs = SimpleQueue[tuple[Constraint, _Compile] | None]
+"""Compiles to do; None: the compiler is gone."""
+
+
 class GrammarCompiler:
     """`spec.Compiler` for one tokenizer.
 
@@ -94,7 +99,7 @@ class GrammarCompiler:
         self._cache: OrderedDict[Constraint, _Compile] = OrderedDict()
         self._used = 0
         self._lock = threading.Lock()
-        self._jobs: SimpleQueue[tuple[Constraint, _Compile]] | None = None
+        self._jobs: _Jobs | None = None
 
     def compile(self, constraint: Constraint, *, timeout: float | None = None) -> None:
         """See `spec.Compiler`."""
@@ -155,9 +160,10 @@ class GrammarCompiler:
 
     def _submit(self, key: Constraint, future: _Compile) -> None:
         if self._jobs is None:
-            self._jobs = SimpleQueue()
+            self._jobs = jobs = SimpleQueue()
+            weakref.finalize(self, jobs.put, None).atexit = False
             threading.Thread(
-                target=self._work, args=(self._jobs,), name="phloem-grammar", daemon=True
+                target=_serve, args=(weakref.ref(self), jobs), name="phloem-grammar", daemon=True
             ).start()
         self._jobs.put((key, future))
 
@@ -168,31 +174,32 @@ class GrammarCompiler:
             del self._cache[key]
             stuck, self._jobs = self._jobs, None
             while stuck is not None and not stuck.empty():
-                self._submit(*stuck.get())
+                job = stuck.get()
+                if job is not None:
+                    self._submit(*job)
 
-    def _work(self, jobs: SimpleQueue[tuple[Constraint, _Compile]]) -> None:
-        while True:
-            key, future = jobs.get()
-            future.begun.set()
-            try:
-                made = self._build(key)
-            except ConstraintError as error:
-                future.set_exception(error)
-                self._account(key, future, len(key.source))
-            except (RecursionError, MemoryError, ValueError) as error:
-                future.set_exception(
-                    ConstraintError(f"the constraint is too complex to compile: {error}")
-                )
-                self._account(key, future, len(key.source))
-            except Exception as error:  # noqa: BLE001 - whoever asked gets it; the thread goes on
-                future.set_exception(error)
-                self._account(key, future, len(key.source))
-            else:
-                future.set_result(made)
-                self._account(key, future, made.cost)
-            with self._lock:
-                if self._jobs is not jobs:
-                    return
+    def _work(self, key: Constraint, future: _Compile) -> None:
+        future.begun.set()
+        cost = len(key.source)
+        try:
+            made = self._build(key)
+        except ConstraintError as error:
+            future.set_exception(error)
+        except (RecursionError, MemoryError, ValueError) as error:
+            future.set_exception(
+                ConstraintError(f"the constraint is too complex to compile: {error}")
+            )
+        except Exception as error:  # noqa: BLE001 - whoever asked gets it; the thread goes on
+            future.set_exception(error)
+        else:
+            future.set_result(made)
+            cost = made.cost
+        self._account(key, future, cost)
+
+    def _serves(self, jobs: _Jobs) -> bool:
+        """Whether the jobs are still this compiler's: a compile that took too long loses them."""
+        with self._lock:
+            return self._jobs is jobs
 
     def _account(self, key: Constraint, future: _Compile, cost: int) -> None:
         with self._lock:
@@ -241,6 +248,21 @@ class GrammarCompiler:
             wanted_words(constraint),
             cost,
         )
+
+
+def _serve(owner: weakref.ref[GrammarCompiler], jobs: _Jobs) -> None:
+    """Do the jobs of a compiler for as long as somebody holds it."""
+    while _serve_one(owner, jobs):
+        pass
+
+
+def _serve_one(owner: weakref.ref[GrammarCompiler], jobs: _Jobs) -> bool:
+    # In a function of its own: nothing is held while the thread waits.
+    job, compiler = jobs.get(), owner()
+    if job is None or compiler is None:
+        return False
+    compiler._work(*job)
+    return compiler._serves(jobs)
 
 
 def _cost(key: Constraint, entry: _Compile) -> int:

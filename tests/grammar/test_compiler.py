@@ -1,8 +1,10 @@
 """The compiler: one compile each, off-thread, bounded, and hostile input refused in time."""
 
+import gc
 import json
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -202,3 +204,19 @@ def test_what_breaks_a_compile_reaches_who_asked(compiler, monkeypatch):
         compiler.compile(Constraint("regex", "never compiled before: x"))
     monkeypatch.undo()
     compiler.compile(Constraint("regex", "never compiled before: y"))
+
+
+def test_a_compiler_that_nobody_holds_ends_with_its_thread(compiler):
+    """A dropped compiler leaves no cache and no thread behind, also after a compile that failed."""
+    before = set(threading.enumerate())
+    dropped = GrammarCompiler.for_tokenizer(compiler.tokenizer)
+    dropped.compile(Constraint("regex", "a+"))
+    with pytest.raises(ConstraintError):
+        dropped.compile(Constraint("regex", "a["))
+    (thread,) = [t for t in set(threading.enumerate()) - before if t.name == "phloem-grammar"]
+    gone = weakref.ref(dropped)
+    del dropped
+    gc.collect()
+    thread.join(60)
+    assert gone() is None
+    assert not thread.is_alive()
