@@ -160,7 +160,8 @@ class GrammarCompiler:
 
     def _submit(self, key: Constraint, future: _Compile) -> None:
         if self._jobs is None:
-            self._jobs = jobs = SimpleQueue()
+            jobs: _Jobs = SimpleQueue()
+            self._jobs = jobs
             weakref.finalize(self, jobs.put, None).atexit = False
             threading.Thread(
                 target=_serve, args=(weakref.ref(self), jobs), name="phloem-grammar", daemon=True
