@@ -166,11 +166,21 @@ def _of_outlines(term: Any) -> Constraint:
 
 
 def _literal_values(target: Any) -> dict[str, Any] | None:
+    """The values of a `Literal` or an enum by their texts; of an enum's member, its value's."""
     if typing.get_origin(target) is typing.Literal:
-        return {str(value): value for value in typing.get_args(target)}
-    if isinstance(target, type) and issubclass(target, enum.Enum):
-        return {str(member.value): member for member in target}
-    return None
+        values = typing.get_args(target)
+    elif isinstance(target, type) and issubclass(target, enum.Enum):
+        values = tuple(target)
+    else:
+        return None
+    if not values:
+        raise ConstraintError(f"{target} has no values")
+    found = {str(v.value if isinstance(v, enum.Enum) else v): v for v in values}
+    if len(found) < len(values):
+        raise ConstraintError(
+            f"two values of {target} have the same text", hint="use schema=: JSON tells them apart"
+        )
+    return found
 
 
 def _literal_texts(target: Any) -> list[str] | None:

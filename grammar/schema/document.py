@@ -22,6 +22,10 @@ __all__ = ["Document", "Sub"]
 _MAX_SUBSCHEMAS = 50_000
 # Members whose value is data, not schemas: identifiers in there mean nothing.
 _DATA = {"enum", "const", "default", "examples", "example"}
+# Members whose members are schemas, whatever their names.
+_NAMED = {
+    "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +205,9 @@ class Document:
                 self._resources.setdefault(base, value)
         self._index_anchors(value, base)
         for name, item in value.items():
-            if name not in _DATA:
+            if name in _NAMED and isinstance(item, dict):
+                self._index(list(item.values()), base, path)
+            elif name not in _DATA:
                 self._index(item, base, path)
         return base
 

@@ -21,7 +21,13 @@ _CLOCK = "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
 _ZONE = r"(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
 _TIME = rf"{_CLOCK}(?:\.[0-9]+)?{_ZONE}"
 
-_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_ALNUM, _INNER = "[A-Za-z0-9]", "[A-Za-z0-9-]"
+# Up to 63 characters. Two hyphens in third and fourth place mark a name in another alphabet, and
+# which of those are names no regular expression tells.
+_LABEL = (
+    f"{_ALNUM}(?:{_INNER}{{0,2}}{_ALNUM}"
+    f"|{_INNER}(?:{_ALNUM}{_INNER}|-{_ALNUM}){_INNER}{{0,58}}{_ALNUM})?"
+)
 _HOST = rf"{_LABEL}(?:\.{_LABEL})*"
 _ATEXT = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 

@@ -253,3 +253,32 @@ def test_generated_texts_validate(compiler, build, draw):
         check = Draft202012Validator(schema)
         for seed in range(6):
             assert check.is_valid(json.loads(draw(compiler, build(schema=schema), seed)))
+
+
+@pytest.mark.parametrize("place", ["$defs", "definitions", "properties", "dependentSchemas"])
+@pytest.mark.parametrize("name", ["enum", "const", "default", "examples"])
+def test_a_schema_is_found_by_its_identifier_whatever_it_is_called(compiler, place, name):
+    """A name that is a keyword's elsewhere hides neither identifiers nor anchors below it."""
+    inner = {"$id": "http://h.example/i", "$anchor": "n", "type": "integer"}
+    for reference in ("http://h.example/i", "http://h.example/i#n"):
+        schema = {place: {name: inner}, "items": {"$ref": reference}}
+        assert accepts_json(schema, [1], tokenizer=compiler)
+        assert not accepts_json(schema, ["a"], tokenizer=compiler)
+    data = {"$defs": {"a": {"default": inner, "enum": [inner]}}, "$ref": "http://h.example/i"}
+    with pytest.raises(ConstraintError, match="can't be resolved"):
+        accepts_json(data, 1, tokenizer=compiler)
+
+
+@pytest.mark.parametrize(
+    ("host", "fits"),
+    [
+        ("a-b.c", True), ("a--b.c", True), ("abc--d.e", True), ("a.1", True), ("a" * 63, True),
+        ("xn--x", False), ("ab--c", False), ("a_b", False), ("a.-b", False), ("a-.b", False),
+        ("a" * 64, False), ("", False), ("a.", False), ("ab." * 84 + "ab", False),
+    ],
+)  # fmt: skip
+def test_a_hosts_labels(compiler, host, fits):
+    """Names by RFC 1123, less those that may stand for a name in another alphabet."""
+    for form in ("hostname", "idn-hostname"):
+        schema = {"type": "string", "format": form}
+        assert accepts_json(schema, host, tokenizer=compiler) is fits

@@ -54,6 +54,8 @@ class Loose(TypedDict):
         (datetime.time, ["23:59:00"], ["24:00:00"], datetime.time(23, 59)),
         (Literal["yes", 2], ["yes", "2"], ["no"], "yes"),
         (Mood, ["good", "bad"], ["GOOD"], Mood.GOOD),
+        (Literal[Mood.BAD, "x"], ["bad", "x"], ["Mood.BAD", "good"], Mood.BAD),
+        (Literal[Mood.BAD] | int, ["bad", "3"], ["good"], Mood.BAD),
         (int | None, ["7", "None"], ["null"], 7),
         (list[int], ["[1,2]", "[]"], ["[1, 2]", '["a"]'], [1, 2]),
         (Point, ['{"y":1,"x":0}'], ['{"x":0,"y":1}', '{"y":1,"x":-1}'], Point(y=1, x=0)),
@@ -163,6 +165,16 @@ def test_bounds(build, source, low, high):
     assert (bounds.min_chars, bounds.max_chars) == (low, high)
     for text in samples(constraint, 5, soft_limit=60):
         assert low <= len(text) <= (high or len(text))
+
+
+@pytest.mark.parametrize("target", [Literal["1", 1], enum.Enum("Twice", {"A": 1, "B": "1"})])
+def test_values_that_are_written_alike_are_refused(build, target):
+    """As bare text two such values can't be told apart; as JSON they can."""
+    with pytest.raises(ConstraintError, match="same text"):
+        build(type=target)
+    assert build(schema=target).kind == "json_schema"
+    with pytest.raises(ConstraintError, match="no values"):
+        build(type=enum.Enum("Empty", {}))
 
 
 def test_a_dates_length_is_known(build):
