@@ -29,7 +29,8 @@ void write_tile(const GemmTask& task, int64_t row, int64_t group, const float* s
   for (int r = 0; r < count; ++r) out.write(r, load(sums + r * kGroup));
 }
 
-// Row tiles [tile, tile + 2) x groups [group, group + 2).
+// Row tiles [tile, tile + 2) x groups [group, group + 2). Rows pass the nearest cache by (the hint of
+// `stream`): the weights stay there for the next rows.
 void two_by_two(const GemmTask& task, int64_t tile, int64_t group, int64_t blocks) {
   const auto* a0 = reinterpret_cast<const uint8_t*>(task.rows->words) + tile * blocks * kTileBytes;
   const auto* a1 = a0 + blocks * kTileBytes;
@@ -40,12 +41,12 @@ void two_by_two(const GemmTask& task, int64_t tile, int64_t group, int64_t block
   _tile_zero(2);
   _tile_zero(3);
   for (int64_t at = 0; at < blocks * kTileBytes; at += kTileBytes) {
-    _tile_loadd(4, a0 + at, 64);
+    _tile_stream_loadd(4, a0 + at, 64);
     _tile_loadd(6, w0 + at, 64);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, w1 + at, 64);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, a1 + at, 64);
+    _tile_stream_loadd(5, a1 + at, 64);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }

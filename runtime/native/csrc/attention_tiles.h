@@ -17,6 +17,44 @@ namespace PHLOEM_ISA {
 
 constexpr int kStep = 64, kLaneGroup = 16;
 
+// Asks for a later step's keys and values, a few lines at a time while this one is worked on: all
+// at once they would wait for each other, and the work for them.
+class Ahead {
+ public:
+  // Piece `h` of `heads` of the tokens of `place`, of all heads of the task.
+  Ahead(const AttentionArgs& args, const PlaceOf<kStep>& place, int h, int heads, int head_dim)
+      : pools_{args.keys, args.values},
+        place_(place),
+        width_(heads * head_dim),
+        at_(place.count * h / heads),
+        begin_(at_),
+        end_(place.count * (h + 1) / heads) {}
+
+  // Keys or values of one token.
+  void ask() {
+    if (at_ == end_) {
+      if (pool_ == 1) return;
+      pool_ = 1;
+      at_ = begin_;
+      if (at_ == end_) return;
+    }
+    const uint16_t* from = pools_[pool_] + place_.offsets[at_++];
+    for (int d = 0; d < width_; d += 32) {
+      _mm_prefetch(reinterpret_cast<const char*>(from + d), _MM_HINT_T1);
+    }
+  }
+
+  void rest() {
+    while (pool_ == 0 || at_ < end_) ask();
+  }
+
+ private:
+  const uint16_t* pools_[2];
+  const PlaceOf<kStep>& place_;
+  int width_, at_, begin_, end_;
+  int pool_ = 0;
+};
+
 // What the lanes of each group have so far.
 struct Running {
   float* tops;     // [group][16]: largest score
@@ -122,9 +160,10 @@ inline void pack_queries(const Queries& queries, const Lanes& lanes, int head_di
 
 // Pairs of keys side by side. The unpacking leaves dimensions in an order that `unmix` undoes.
 inline void pack_values(const uint16_t* values, const PlaceOf<kStep>& place, int head_dim,
-                        uint16_t* out) {
+                        Ahead& ahead, uint16_t* out) {
   const int tiles = head_dim / 16;
   for (int pair = 0; pair < kStep / 2; ++pair) {
+    ahead.ask();
     uint16_t* to = out + (pair / 16 * tiles * 16 + pair % 16) * 32;
     for (int d = 0; d < head_dim; d += 32, to += 2 * 16 * 32) {
       const auto row = [&](int key) {
@@ -167,7 +206,7 @@ inline void score_tiles(const uint16_t* const* keys, int64_t stride, int count,
 // the whole step.
 template <bool ALL>
 void soften_lanes(const TileScratch& s, const Lanes& lanes, int group, int64_t first,
-                  int64_t window, int count) {
+                  int64_t window, int count, Ahead& ahead) {
   const float* scores = s.scores[group % 2];
   const I last = _mm512_sub_epi32(lanes.contexts, splat_i32(static_cast<int32_t>(first)));
   const I from = _mm512_sub_epi32(last, splat_i32(static_cast<int32_t>(window)));
@@ -179,6 +218,7 @@ void soften_lanes(const TileScratch& s, const Lanes& lanes, int group, int64_t f
   const F before = load(s.segment.tops + group * kLaneGroup);
   F tops[4] = {before, before, before, before};
   for (int key = 0; key < count; key += 4) {  // no lane sees the keys beyond
+    ahead.ask();
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       F x = load(scores + (key + i) * kLaneGroup);
@@ -309,7 +349,7 @@ inline void attend_tiles(const AttentionArgs* args, const AttentionTask* task) {
       if (first + kStep <= oldest) continue;
       for (int h = 0; h < heads; ++h) {
         const int64_t shift = int64_t{h} * head_dim;
-        prefetch_tile(args->keys, next, h, heads, head_dim);
+        Ahead ahead(*args, next, h, heads, head_dim);
         const uint16_t* keys[kStep / 16];
         for (int t = 0; t < kStep / 16; ++t) {
           keys[t] = args->keys + place.offsets[t * 16] + shift;
@@ -320,8 +360,7 @@ inline void attend_tiles(const AttentionArgs* args, const AttentionTask* task) {
                         head_dim * sizeof *s.keys);
           }
         }
-        prefetch_tile(args->values, next, h, heads, head_dim);
-        pack_values(args->values + shift, place, head_dim, s.values);
+        pack_values(args->values + shift, place, head_dim, ahead, s.values);
         // One group ahead: what the unit stores takes a while to be there.
         const auto score = [&](int g) {
           score_tiles(keys, (in_place ? token : head_dim) * 2, place.count,
@@ -335,9 +374,10 @@ inline void attend_tiles(const AttentionArgs* args, const AttentionTask* task) {
           const bool all =
               lanes[g].shortest >= first + kStep && lanes[g].longest - window <= first;
           const auto soften = all ? soften_lanes<true> : soften_lanes<false>;
-          soften(s, lanes[g], g, first, window, place.count);
+          soften(s, lanes[g], g, first, window, place.count, ahead);
           mix_tiles(s, lanes[g], g, head_dim);
         }
+        ahead.rest();
       }
     }
     for (int g = 0; g < groups; ++g) merge_segment(s, lanes[g], g, head_dim);
