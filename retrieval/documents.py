@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 
-from phloem.errors import RetrievalError
+from phloem.errors import InvalidQuery, RetrievalError
 from phloem.retrieval.base import Document, Query, Reranker
 
 __all__ = [
@@ -48,13 +48,13 @@ _MAX_ID_BYTES = 512
 def check_index_name(name: str) -> str:
     """`name`, if an index may be called that: Elasticsearch's rules, so that names are portable.
 
-    Raises `RetrievalError` naming the rule.
+    Raises `InvalidQuery` naming the rule.
     """
     if not isinstance(name, str) or not name or name in (".", ".."):
-        raise RetrievalError(f"not an index name: {name!r}", hint="give a text without slashes")
+        raise InvalidQuery(f"not an index name: {name!r}", hint="give a text without slashes")
     found = _BAD_NAME.search(name)
     if found or name != name.lower() or name[0] in "-_+" or len(name.encode()) > 200:
-        raise RetrievalError(
+        raise InvalidQuery(
             f"not an index name: {name!r}",
             hint='lower case, no spaces, none of \\ / * ? " < > | , # :, not starting with - _ +',
         )
@@ -62,10 +62,10 @@ def check_index_name(name: str) -> str:
 
 
 def check_query(query: Query) -> Query:
-    """`query`. Raises `RetrievalError` for a senseless one, before anything is asked: in a request
+    """`query`. Raises `InvalidQuery` for a senseless one, before anything is asked: in a request
     that several searches share, one that is malformed could be the others' failure."""
     if query.raw is None and not (isinstance(query.text, str) and query.text.strip()):
-        raise RetrievalError(
+        raise InvalidQuery(
             f"the query text is empty ({query.text!r})"
             if query.text is None or isinstance(query.text, str)
             else f"the query is not text but {type(query.text).__name__}",
@@ -74,26 +74,22 @@ def check_query(query: Query) -> Query:
         )
     index = query.index
     if not isinstance(index, str) or not index or "/" in index or index in (".", ".."):
-        raise RetrievalError(f"not an index name: {index!r}", hint="give a text without slashes")
+        raise InvalidQuery(f"not an index name: {index!r}", hint="give a text without slashes")
     if type(query.k) is not int or not 1 <= query.k <= MAX_HITS:
-        raise RetrievalError(f"k must be 1 to {MAX_HITS}, not {query.k!r}", index=index)
+        raise InvalidQuery(f"k must be 1 to {MAX_HITS}, not {query.k!r}", index=index)
     if query.mode not in ("bm25", "knn", "hybrid"):
-        raise RetrievalError(
-            f"no search mode {query.mode!r}", hint='one of "bm25", "knn", "hybrid"'
-        )
+        raise InvalidQuery(f"no search mode {query.mode!r}", hint='one of "bm25", "knn", "hybrid"')
     if query.timeout is not None and not (_is_number(query.timeout) and query.timeout > 0):
-        raise RetrievalError(f"timeout must be positive, not {query.timeout!r}")
+        raise InvalidQuery(f"timeout must be positive, not {query.timeout!r}")
     if query.min_score is not None and not _is_number(query.min_score):
-        raise RetrievalError(f"min_score must be a number, not {query.min_score!r}", index=index)
+        raise InvalidQuery(f"min_score must be a number, not {query.min_score!r}", index=index)
     fields: Any = query.fields
     if not (isinstance(fields, tuple | list) and all(isinstance(name, str) for name in fields)):
-        raise RetrievalError(
+        raise InvalidQuery(
             f"fields must be a list of names, not {fields!r}", hint='fields=["text", "title"]'
         )
     if query.rerank is not None and not isinstance(query.rerank, Reranker):
-        raise RetrievalError(
-            f"{query.rerank!r} is no reranker", hint="see phloem.retrieval.Reranker"
-        )
+        raise InvalidQuery(f"{query.rerank!r} is no reranker", hint="see phloem.retrieval.Reranker")
     _check_raw(query)
     return query
 
@@ -102,13 +98,13 @@ def _check_raw(query: Query) -> None:
     if query.raw is None:
         return
     if query.mode != "bm25":
-        raise RetrievalError("a raw query takes the place of mode and text; leave mode alone")
+        raise InvalidQuery("a raw query takes the place of mode and text; leave mode alone")
     try:
         if not isinstance(query.raw, Mapping):
             raise TypeError("it is no mapping")
         json.dumps(dict(query.raw), allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise RetrievalError(f"raw is not a query in JSON: {error}", index=query.index) from None
+        raise InvalidQuery(f"raw is not a query in JSON: {error}", index=query.index) from None
 
 
 def _is_number(value: Any) -> bool:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, TypeAlias
 
-from phloem.errors import RetrievalError
+from phloem.errors import InvalidQuery
 
 __all__ = [
     "And",
@@ -128,12 +128,12 @@ Filter: TypeAlias = Term | Terms | Range | Exists | And | Or | Not
 def parse_filter(given: Filter | Mapping[str, Any] | None) -> Filter | None:
     """The filter that `given` means, or None for no filter.
 
-    Raises `RetrievalError` naming the part that is not a filter.
+    Raises `InvalidQuery` naming the part that is not a filter.
     """
     try:
         return _parse(given)
     except RecursionError:
-        raise RetrievalError(
+        raise InvalidQuery(
             "the filter is nested too deeply", hint="say it with fewer levels of and, or and not"
         ) from None
 
@@ -249,9 +249,9 @@ def _is_double(value: float) -> bool:
         return False
 
 
-def _bad(part: Any, why: str) -> RetrievalError:
+def _bad(part: Any, why: str) -> InvalidQuery:
     shown = reprlib.repr(part)
-    return RetrievalError(f"not a filter: {shown}", hint=why)
+    return InvalidQuery(f"not a filter: {shown}", hint=why)
 
 
 def _kind(value: Scalar) -> str:

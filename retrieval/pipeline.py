@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 
-from phloem.errors import PartialResults, RetrievalError, RetrievalTimeout
+from phloem.errors import InvalidQuery, PartialResults, RetrievalTimeout
 from phloem.retrieval.base import Hit, Hits, Query
 from phloem.retrieval.documents import MAX_HITS, check_query
 
@@ -90,7 +90,7 @@ def boosted_fields(fields: Iterable[str]) -> list[tuple[str, float]]:
         except ValueError:
             factor = math.nan
         if not (math.isfinite(factor) and factor >= 0):
-            raise RetrievalError(f"not a boost: {field!r}", hint='for example "title^2"')
+            raise InvalidQuery(f"not a boost: {field!r}", hint='for example "title^2"')
         parsed.append((name, factor))
     return parsed
 

@@ -42,6 +42,7 @@ STATUS: dict[type[BaseException], int] = {
     e.EngineRestarted: 503,
     e.EngineUnavailable: 502,
     e.EngineError: 500,
+    e.InvalidQuery: 400,
     e.IndexNotFound: 404,
     e.FieldNotFound: 400,
     e.RetrievalTimeout: 504,

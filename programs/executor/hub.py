@@ -15,7 +15,7 @@ import contextvars
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
-from greenlet import getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent, greenlet
 
 from phloem.errors import ProgramError, where_of
 
@@ -54,6 +54,9 @@ async def drive(function: Callable[[], T]) -> T:
         while not worker.dead:
             try:
                 answer = await asked
+            except GeneratorExit:  # nobody drives this coroutine any more
+                worker.throw(GreenletExit)
+                raise
             except BaseException as error:  # noqa: BLE001 - every outcome goes on to the waiter
                 asked = worker.throw(type(error), error, error.__traceback__)
             else:
@@ -74,21 +77,27 @@ def contained(function: Callable[[], T]) -> T:
     """`function()`, with errors in place of what would end more than the program.
 
     Many programs share the thread and the process they run in. Raises `ProgramError`, with the
-    place of the original, instead of `SystemExit` and `KeyboardInterrupt`, and
-    instead of `StopIteration`, which a coroutine can't pass on.
+    place of the original, instead of `SystemExit`, `KeyboardInterrupt` and whatever else is no
+    `Exception` (a batch would lose its other rows to it), and instead of `StopIteration`, which a
+    coroutine can't pass on.
     """
     try:
         return function()
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise ProgramError(
-            f"the program would end the process: {error!r}",
-            hint="return or raise an error there, and let the program's caller end the process",
-            where=where_of(error),
-        ) from error
     except StopIteration as error:
         raise ProgramError(
             f"next() found nothing more: {error!r}",
             hint="give next() a default, or loop with for",
+            where=where_of(error),
+        ) from error
+    except (Exception, asyncio.CancelledError, GreenletExit):
+        raise
+    except BaseException as error:
+        ends = isinstance(error, SystemExit | KeyboardInterrupt)
+        raise ProgramError(
+            f"the program would end {'the process' if ends else 'more than itself'}: {error!r}",
+            hint="return or raise an error there, and let the program's caller end the process"
+            if ends
+            else "raise an Exception",
             where=where_of(error),
         ) from error
 

@@ -293,25 +293,36 @@ class Record:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:
-        """The inverse of `to_json`. Raises `JournalError` for another format."""
+        """The inverse of `to_json`. Raises `JournalError` for another format, or none."""
+        if not isinstance(data, Mapping):
+            raise JournalError(
+                f"a record is a mapping, not {type(data).__name__}",
+                hint="give state.record() of a run with record=True, or what json.load made of it",
+            )
         if data.get("format") != FORMAT:
             raise JournalError(
                 f"this record has format {data.get('format')!r}, not {FORMAT}",
                 hint="it was written by another version of phloem",
             )
-        return cls(
-            program=data["program"],
-            program_hash=data["program_hash"],
-            args=data["args"],
-            sampling=data["sampling"],
-            fingerprint=data["fingerprint"],
-            chat=data["chat"],
-            drawn_seed=data["seed"],
-            entries={
-                path: [_entry(item) for item in entries]
-                for path, entries in data["entries"].items()
-            },
-        )
+        try:
+            return cls(
+                program=data["program"],
+                program_hash=data["program_hash"],
+                args=data["args"],
+                sampling=data["sampling"],
+                fingerprint=data["fingerprint"],
+                chat=data["chat"],
+                drawn_seed=data["seed"],
+                entries={
+                    path: [_entry(item) for item in entries]
+                    for path, entries in data["entries"].items()
+                },
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise JournalError(
+                f"the record is damaged: {type(error).__name__}: {error}",
+                hint="give it as state.record() made it",
+            ) from error
 
     def copy(self, mode: Mode) -> Record:
         """The same record from its beginning, for another execution."""

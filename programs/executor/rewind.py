@@ -43,8 +43,10 @@ def find(record: Record, at: Address | str) -> Address:
         ]
         if named:
             return min(named)[1]
-    elif 0 <= at[1] < len(record.entries.get(at[0], ())):
-        return (at[0], at[1])
+    else:
+        match at:
+            case (str(path), int(seq)) if 0 <= seq < len(record.entries.get(path, ())):
+                return (path, seq)
     known = ", ".join(
         f"({path!r}, {seq}) {entry.kind} {entry.name}"
         for path, entries in record.entries.items()

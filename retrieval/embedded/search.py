@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 import tantivy
 
-from phloem.errors import FieldNotFound, RetrievalError
+from phloem.errors import FieldNotFound, InvalidQuery
 from phloem.retrieval.base import Hit, Query
 from phloem.retrieval.documents import plain_text
 from phloem.retrieval.embed.protocol import Matrix, check_dims
@@ -37,7 +37,7 @@ _FRAGMENT_CHARS = 150
 def find(snapshot: Snapshot, query: Query, vector_of: Callable[[str], Matrix]) -> tuple[Hit, ...]:
     """The best hits of `query`, whose vector, where one is needed, `vector_of(text)` makes."""
     if query.raw is not None:
-        raise RetrievalError(
+        raise InvalidQuery(
             "a raw query is in Elasticsearch's language; the embedded index does not speak it",
             hint="use text=, fields= and filter=",
             index=query.index,

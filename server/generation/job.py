@@ -76,6 +76,8 @@ class Job:
     namespace: str = ""
     deadline: float | None = None
     priority: int = 0
+    field: str = "prompt"
+    """The request's field that holds the prompts; errors name it."""
 
 
 async def candidates(backend: Backend, job: Job) -> AsyncGenerator[Item, None]:
@@ -103,7 +105,7 @@ async def candidates(backend: Backend, job: Job) -> AsyncGenerator[Item, None]:
 
 
 async def _once(backend: Backend, job: Job) -> AsyncGenerator[Item, None]:
-    rooms = [await _room(backend, prompt, job.max_tokens) for prompt in job.prompts]
+    rooms = [await _room(backend, job, prompt) for prompt in job.prompts]
     sessions: list[Session] = []
     streams = []
     try:
@@ -187,24 +189,26 @@ def spelled(prompt: Prompt) -> str:
     return "".join(part.text if isinstance(part, Text) else part.token for part in prompt)
 
 
-async def _room(backend: Backend, prompt: Prompt, max_tokens: int | None) -> int:
+async def _room(backend: Backend, job: Job, prompt: Prompt) -> int:
     """The output tokens to ask for."""
-    limit = backend.capabilities.max_context
+    limit, max_tokens = backend.capabilities.max_context, job.max_tokens
     if _characters(prompt) > LONG:
         length = await asyncio.to_thread(count_tokens, backend, prompt)
     else:
         length = count_tokens(backend, prompt)
     if length == 0:
-        raise ConfigError("the prompt is empty", hint="send at least one character", param="prompt")
+        raise ConfigError(
+            "the prompt is empty", hint="send at least one character", param=job.field
+        )
     free = limit - length
     if (max_tokens or 1) <= free:
         return max_tokens or free
     asked = "" if max_tokens is None else f" and max_tokens asks for {max_tokens} more"
-    shorter = f"shorten the prompt to at most {limit - 1} tokens"
+    shorter = f"shorten the prompt: with max_tokens it may be at most {limit} tokens"
     raise PromptTooLong(
         f"the prompt is {length} tokens{asked}, but the context holds {limit}",
         hint=f"lower max_tokens to {free}, or shorten the prompt" if free > 0 else shorter,
-        param="max_tokens" if free > 0 else "messages",
+        param="max_tokens" if free > 0 else job.field,
         prompt_tokens=length,
         max_tokens=max_tokens or 1,
         limit=limit,

@@ -114,6 +114,7 @@ def _job(
         prompt = (*prompt, Text(CALL_BEGIN, heal=False))
     return Job(
         prompts=(prompt,),
+        field="messages",
         params=sampling(body, (body.top_logprobs or 0) if body.logprobs else None),
         max_tokens=body.limit,
         n=n,

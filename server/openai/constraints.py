@@ -115,8 +115,32 @@ def _parameters(request: ChatRequest) -> dict[str, dict[str, Any]]:
             raise ConstraintError(
                 f"the parameters of {tool.function.name} must be of type object", param="tools"
             )
-        found[tool.function.name] = {**parameters, "type": "object"}
+        found[tool.function.name] = {**_closed(parameters), "type": "object"}
     return found
+
+
+_OPENING = frozenset(
+    (
+        "$dynamicRef", "$ref", "additionalProperties", "allOf", "anyOf", "dependentRequired",
+        "dependentSchemas", "else", "if", "minProperties", "oneOf", "patternProperties", "then",
+        "unevaluatedProperties",
+    )
+)  # fmt: skip
+"""Keywords that may ask for more members than those in `properties`."""
+
+
+def _closed(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a call's arguments without names that the function does not have.
+
+    JSON Schema allows any, but a caller passes them on; a model that is free to makes some up. A
+    schema that says nothing of its names is left as it is.
+    """
+    names = parameters.get("properties")
+    if not isinstance(names, dict) or _OPENING & parameters.keys():
+        return parameters
+    if any(name not in names for name in parameters.get("required") or ()):
+        return parameters
+    return {**parameters, "additionalProperties": False}
 
 
 def _call_schema(tools: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -141,14 +165,14 @@ def _call_schema(tools: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _rebase(schema: Any, root: str) -> Any:
-    """`schema` with its references to itself ("#...") moved below `root`."""
+    """`schema` with its references to places in itself ("#/...") moved below `root`."""
     if isinstance(schema, list):
         return [_rebase(item, root) for item in schema]
     if not isinstance(schema, dict):
         return schema
     return {
         key: root + value[1:]
-        if key == "$ref" and isinstance(value, str) and value.startswith("#")
+        if key == "$ref" and isinstance(value, str) and (value == "#" or value[:2] == "#/")
         else _rebase(value, root)
         for key, value in schema.items()
     }

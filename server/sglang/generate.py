@@ -98,13 +98,15 @@ async def _prepared(state: ServerState, request: Request, body: GenerateRequest)
 def _job(state: ServerState, request: Request, body: GenerateRequest) -> Job:
     params = body.sampling
     prompts = tuple(body.prompts)
+    field = "text" if body.text is not None else "input_ids"
     if params.n * len(prompts) > state.settings.max_n:
         raise ConfigError(
             f"{params.n * len(prompts)} outputs are more than {state.settings.max_n}",
-            param="sampling_params.n" if params.n > 1 else "text",
+            param="sampling_params.n" if params.n > 1 else field,
         )
     return Job(
         prompts=prompts,
+        field=field,
         params=params.params(body.top_logprobs_num if body.return_logprob else None),
         max_tokens=params.max_new_tokens,
         n=params.n,
@@ -146,20 +148,36 @@ def _triple(one: TokenLogprob, body: GenerateRequest) -> list[object]:
     return [one.logprob, one.token, one.text if body.return_text_in_logprobs else None]
 
 
+class _Output:
+    """One candidate's output as it comes."""
+
+    def __init__(self, interval: int) -> None:
+        self._interval = interval
+        self._text = ""
+        self._tokens: list[int] = []
+        self._told: int | None = None
+        """Tokens of the last event; None before the first."""
+
+    def add(self, piece: TokenEvent) -> GenerateReply | None:
+        """It goes on. The event with all so far, if one is due."""
+        self._text += piece.text
+        self._tokens.extend(piece.tokens)
+        size = len(self._tokens)
+        if self._interval > 1 and self._told is not None and size - self._told < self._interval:
+            return None
+        self._told = size
+        meta = MetaInfo(finish_reason=None, completion_tokens=size)
+        return GenerateReply(text=self._text, output_ids=self._tokens, meta_info=meta)
+
+
 async def _events(
     state: ServerState, request: Request, body: GenerateRequest, job: Job
 ) -> AsyncGenerator[bytes, None]:
-    """Each event repeats the output so far, as SGLang's do; the last has the reason."""
-    texts: dict[int, str] = {}
-    tokens: dict[int, list[int]] = {}
+    """Each event repeats the output so far, as SGLang's do; the last has the reason. The first
+    comes at once, then one for each `stream_interval` tokens."""
+    outputs: dict[int, _Output] = {}
+    interval = body.sampling.stream_interval or 1
     ident = body.rids[0] if body.rids else new_id("gen")
-
-    def so_far(index: int, piece: TokenEvent) -> GenerateReply:
-        texts[index] = texts.get(index, "") + piece.text
-        tokens.setdefault(index, []).extend(piece.tokens)
-        meta = MetaInfo(finish_reason=None, completion_tokens=len(tokens[index]))
-        return GenerateReply(text=texts[index], output_ids=tokens[index], meta_info=meta)
-
     work = generate(state, "generate", job, request.state.arrived)
     items = state.aborts.stream(_caller(request), body.rids, work) if body.rids else work
     async with contextlib.aclosing(work), contextlib.aclosing(items):
@@ -169,7 +187,12 @@ async def _events(
                     yield ACCEPTED
                     continue
                 whole = isinstance(item, StepResult)
-                reply = _reply(item, body) if isinstance(item, StepResult) else so_far(index, item)
+                if isinstance(item, StepResult):
+                    reply = _reply(item, body)
+                elif (due := outputs.setdefault(index, _Output(interval)).add(item)) is not None:
+                    reply = due
+                else:
+                    continue
                 reply.meta_info.id = ident
                 data = reply.model_dump(exclude_none=whole)
                 if len(job.prompts) * job.n > 1:

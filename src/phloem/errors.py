@@ -27,6 +27,7 @@ What lives here: the classes below and `Where`. What does not: the mapping to HT
     │   ├── EngineRestarted      the engine process was replaced
     │   └── EngineUnavailable    nobody answers at the engine's address
     ├── RetrievalError
+    │   ├── InvalidQuery         the search asked for makes no sense
     │   ├── IndexNotFound        no such index
     │   ├── FieldNotFound        the index has no such field
     │   ├── RetrievalTimeout     no answer in the time given
@@ -61,6 +62,7 @@ __all__ = [
     "IncompatibleServer",
     "IndexLocked",
     "IndexNotFound",
+    "InvalidQuery",
     "JournalError",
     "ModelError",
     "ModelNotFound",
@@ -284,6 +286,10 @@ class EngineUnavailable(EngineError):
 
 class RetrievalError(PhloemError):
     """A retrieval failed. Never raised for a search that found nothing."""
+
+
+class InvalidQuery(RetrievalError):
+    """The search asked for makes no sense: its text, filter, index name or another argument."""
 
 
 class IndexNotFound(RetrievalError):

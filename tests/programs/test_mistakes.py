@@ -277,9 +277,19 @@ def test_value_style_refuses_keywords_that_nothing_uses() -> None:
         program.run(country="France", max_token=3, backend=engine())
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration("empty")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        SystemExit(3),
+        KeyboardInterrupt(),
+        StopIteration("empty"),
+        GeneratorExit(),
+        BaseExceptionGroup("two", [KeyboardInterrupt(), ValueError()]),
+    ],
+)
 def test_no_program_can_end_the_others(error: BaseException) -> None:
-    """An exit, an interrupt or an empty next() in a program is its own error, at its place."""
+    """An exit, an interrupt, an empty next() or what else is no `Exception` in a program is its
+    own error, at its place."""
 
     @ph.function
     def program(s):

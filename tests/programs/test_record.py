@@ -191,6 +191,27 @@ def test_rewind_to_unknown_places() -> None:
             program.rewind(record, at, set=values)
 
 
+@pytest.mark.parametrize("at", [3, None, ("",), ("", "gen"), ("", 99), {"name": "kind"}])
+def test_what_is_no_place_is_refused(at: Any) -> None:
+    """A rewind to what names no effect says which effects there are."""
+    with pytest.raises(JournalError, match="has no effect") as caught:
+        program.rewind(recorded().record(), at, backend=engine())
+    assert "select kind" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("spoil", [None, [], "text", "entries", "program", "kind"])
+def test_what_is_no_record_is_refused(spoil: Any) -> None:
+    """Anything else than a whole record is a `JournalError`, whatever is wrong with it."""
+    given = spoil
+    if spoil in ("entries", "program"):
+        given = {key: part for key, part in recorded().record().items() if key != spoil}
+    elif spoil == "kind":
+        given = json.loads(json.dumps(recorded().record()))
+        del given["entries"][""][0]["kind"]
+    with pytest.raises(JournalError, match="record"):
+        program.replay(given)
+
+
 def test_a_changed_program_is_noticed() -> None:
     """Another program, other arguments and more effects than recorded are NonDeterminism."""
 

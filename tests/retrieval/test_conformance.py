@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phloem.errors import FieldNotFound, IndexNotFound, RetrievalError
+from phloem.errors import FieldNotFound, IndexNotFound, InvalidQuery, RetrievalError
 from phloem.retrieval import (
     And,
     Document,
@@ -113,11 +113,11 @@ async def test_text_without_words_finds_nothing(store: Store, index: str) -> Non
 
 
 async def test_empty_text_is_refused(store: Store, index: str) -> None:
-    """An empty query is an error and never everything."""
+    """An empty query is the asker's error and never everything."""
     await store.add(ANIMALS, index=index)
     nothing: list[Any] = ["", "  \n", None]
     for text in nothing:
-        with pytest.raises(RetrievalError, match="empty"):
+        with pytest.raises(InvalidQuery, match="empty"):
             await store.search(Query(text, index=index))
 
 

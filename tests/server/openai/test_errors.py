@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -9,7 +10,36 @@ from typing import Any
 
 import pytest
 
+from phloem.errors import InvalidQuery
+from phloem.retrieval.base import Query
+from phloem.retrieval.documents import check_query
+from phloem.retrieval.filters import parse_filter
+from phloem.server.error_map import error_object, status_of
 from tests.server.harness import Running, chunks, serving, tiny
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "body"),
+    [
+        ("/v1/chat/completions", "messages", {"messages": [{"role": "user", "content": "{}"}]}),
+        ("/v1/completions", "prompt", {"prompt": "{}"}),
+        ("/v1/completions", "prompt", {"prompt": "{}", "max_tokens": 40}),
+        ("/generate", "text", {"text": "{}"}),
+    ],
+)
+def test_a_prompt_that_is_too_long_is_named_as_its_request_does(
+    server: Running, path: str, field: str, body: dict[str, Any]
+) -> None:
+    """The error says which field is too long; it does not advise a length that is too long too."""
+    long = "a b " * 5_000
+    sent = json.loads(json.dumps(body).replace("{}", long))
+    if path != "/generate":
+        sent["model"] = server.model
+    reply = server.client.post(path, json=sent)
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"], error["code"]) == (400, field, "prompt_too_long")
+    assert f"at most {error['details']['limit']} tokens" in error["hint"]
+    assert "with max_tokens" in error["hint"]
 
 
 @pytest.mark.parametrize(
@@ -208,3 +238,13 @@ def test_a_deadline_that_passes_is_a_504(
         assert reply.status_code == 504
         assert reply.json()["error"]["type"] == "timeout_error"
         assert server.metric("phloem_requests_finished_total", kind="chat", reason="timeout") == 1
+
+
+@pytest.mark.parametrize("given", ["", "[]", "deep"])
+def test_a_senseless_search_is_the_askers_mistake(given: str) -> None:
+    """An empty query, or a filter that is none, is a 400: not a failure of the search server."""
+    asked = {"": Query(""), "[]": Query("x", filter=[]), "deep": Query("x", index="a/b")}[given]  # type: ignore[arg-type] # that is the mistake
+    with pytest.raises(InvalidQuery) as caught:
+        parse_filter(check_query(asked).filter)
+    assert status_of(caught.value) == 400
+    assert error_object(caught.value)["error"]["type"] == "invalid_request_error"

@@ -113,6 +113,61 @@ def test_a_tool_whose_schema_can_not_be_enforced_is_refused(server: Running, cho
     assert reply.json()["error"]["param"] == "tools"
 
 
+@pytest.mark.parametrize("parameters", [None, {}, {"type": "object", "properties": {}}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_function_without_parameters_is_called_with_none(
+    server: Running, stream: bool, parameters: Any
+) -> None:
+    """Parameters left out are an empty list of them, as OpenAI's reference says."""
+    function = (
+        {"name": "ping"} if parameters is None else {"name": "ping", "parameters": parameters}
+    )
+    tools = [{"type": "function", "function": function}]
+    for seed in range(3):
+        calls, reason = calls_of(server, stream, tools=tools, tool_choice="required", seed=seed)
+        assert [call["function"]["arguments"] for call in calls] == ["{}"]
+        assert reason == "tool_calls"
+
+
+def test_no_argument_is_made_up(server: Running) -> None:
+    """A call's arguments have names of the function's parameters only."""
+    parameters = {"type": "object", "properties": {"a": {"type": "boolean"}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    for seed in range(4):
+        calls, _ = calls_of(server, False, tools=tools, tool_choice="required", seed=seed)
+        assert json.loads(calls[0]["function"]["arguments"]).keys() <= {"a"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"required": ["b"]},
+        {"minProperties": 3, "maxProperties": 3, "additionalProperties": {"type": "boolean"}},
+        {"anyOf": [{"required": ["b"]}], "maxProperties": 2},
+    ],
+)
+def test_arguments_beside_the_parameters_are_allowed_where_they_are_asked_for(
+    server: Running, more: dict[str, Any]
+) -> None:
+    """A schema that needs names which are not in `properties` is not closed."""
+    parameters = {"type": "object", "properties": {"a": {"type": "boolean"}}, **more}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    assert server.chat(tools=tools, tool_choice="required", max_tokens=1).status_code == 200
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_arguments_may_refer_to_anchors(server: Running, choice: str) -> None:
+    """A reference by name is found wherever the tool's schema was put."""
+    named = {"city": {"$anchor": "city", "enum": ["Rome"]}}
+    members = {"city": {"$ref": "#city"}, "other": {"$ref": "#/properties/city"}}
+    parameters = {"$defs": named, "properties": members, "required": ["city", "other"]}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    calls, _ = calls_of(server, False, tools=tools, tool_choice=choice)
+    if choice == "required":
+        arguments = json.loads(calls[0]["function"]["arguments"])
+        assert arguments == {"city": "Rome", "other": "Rome"}
+
+
 def test_exclusive_branches_of_arguments_are_enforced(server: Running) -> None:
     """Keywords that the grammar engine does not know itself hold in arguments too."""
     kinds = [{"properties": {"k": {"const": k}}, "required": ["k"]} for k in "ab"]
