@@ -81,13 +81,19 @@ class EngineMatcher:
 
     def accepts_prefix(self, tokens: Sequence[int]) -> int:
         """See `spec.Matcher`."""
-        count = 0
-        if not self._ends:
-            twin = self._ll.deep_copy()
-            count = try_consume(twin, tokens)
-            # The engine does not count an end after which nothing could follow anyway.
-            ended = tokens[count : count + 1]
-            count += bool(ended) and ended[0] in self._tokenizer.eos_ids and twin.is_accepting()
+        if self._ends or not tokens:
+            return 0
+        if len(tokens) == 1:
+            count = int(self._ll.validate_tokens(list(tokens)))
+            complete = count == 0 and self._ll.is_accepting()
+        else:
+            # One by one: the engine bounds its work between two tokens.
+            count = try_consume(self._ll, tokens)
+            complete = self._ll.is_accepting()
+            self._ll.rollback(count)
+        # The engine does not count an end after which nothing could follow anyway.
+        if complete and count < len(tokens) and tokens[count] in self._tokenizer.eos_ids:
+            count += 1
         self._check("looking ahead")
         return count
 

@@ -80,12 +80,23 @@ def test_rollback_and_copies(compiler, allowed_tokens):
         matcher.rollback(1)
 
 
-def test_looking_ahead_changes_nothing(compiler, allowed_tokens):
-    """`accepts_prefix` counts the tokens that fit and leaves the state alone."""
-    matcher = compiler.matcher(Constraint("regex", "abcd"))
+@pytest.mark.parametrize(
+    ("run", "count"),
+    [("", 0), ("a", 1), ("x", 0), ("abxd", 2), ("ab$", 3), ("ab$$", 3), ("$", 0), ("abc$", 4)],
+)
+def test_looking_ahead_changes_nothing(compiler, allowed_tokens, run, count):
+    """`accepts_prefix` counts the tokens that fit, ends ("$") included, and leaves the state."""
+    matcher = compiler.matcher(Constraint("regex", "abc?"))
+    end = compiler.tokenizer.eos_ids[0]
+    tokens = [end if letter == "$" else encode(compiler, letter)[0] for letter in run]
     before = allowed_tokens(compiler, matcher)
-    assert matcher.accepts_prefix([encode(compiler, letter)[0] for letter in "abxd"]) == 2
+    assert matcher.accepts_prefix(tokens) == count
     assert allowed_tokens(compiler, matcher) == before
+    for done, token in enumerate(tokens[:count]):
+        assert matcher.accepts_prefix([token]) == 1
+        assert matcher.accepts_prefix(tokens[done:]) == count - done
+        matcher.accept(token)
+    assert matcher.accepts_prefix(tokens[count:]) == 0
 
 
 def test_errors_are_never_silent(compiler):
