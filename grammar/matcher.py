@@ -92,9 +92,8 @@ class EngineMatcher:
             complete = self._ll.is_accepting()
             self._ll.rollback(count)
         # The engine does not count an end after which nothing could follow anyway.
-        ends = [token in self._tokenizer.eos_ids for token in tokens[: count + 1]]
-        if complete and len(ends) > count and ends[-1] and not any(ends[:-1]):
-            count += 1
+        if complete and count < len(tokens) and tokens[count] in self._tokenizer.eos_ids:
+            count += not (count and tokens[count - 1] in self._tokenizer.eos_ids)
         self._check("looking ahead")
         return count
 
