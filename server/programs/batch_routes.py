@@ -17,13 +17,14 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from phloem.programs.executor.record import digest
 from phloem.server.http.body import parse_json
 from phloem.server.http.replies import ERRORS, RequestError
-from phloem.server.programs.batches import FORGOTTEN, Batch, Batches
+from phloem.server.programs.batches import FORGOTTEN, Batch, Batches, batch_id
 from phloem.server.programs.dependencies import Manager, caller_of
 from phloem.server.programs.models import RunRequest
 from phloem.server.programs.rows import RunRow
-from phloem.server.programs.start_routes import new_row
+from phloem.server.programs.start_routes import Key, key_conflict, new_row
 
 __all__ = ["router"]
 
@@ -75,9 +76,11 @@ async def start_batch(
     manager: Manager,
     batches: All,
     seed: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
+    key: Key = None,
 ) -> BatchReply:
     """Run a program for every line: a JSON object with its arguments. All lines are checked
-    before any is run; the answer comes once all are on disk."""
+    before any is run; the answer comes once all are on disk. The same `Idempotency-Key` never
+    starts a second batch."""
     registered = manager.catalog.get(program)
     rows: list[RunRow] = []
     for number, line in enumerate((await request.body()).splitlines(), start=1):
@@ -93,10 +96,14 @@ async def start_batch(
         raise RequestError(
             400, f"a batch has 1 to {most} lines, not {len(rows)}", code="invalid_batch"
         )
-    ids = [row.id for row in rows]
-    batch = Batch(f"batch_{secrets.token_hex(12)}", program, caller_of(request), ids)
-    await batches.start(batch, rows)
-    return await _reply(batch, batches)
+    caller = caller_of(request)
+    called = secrets.token_hex(8) if key is None else digest(caller, key)
+    what = digest(program, [row.args for row in rows], seed)
+    batch = Batch(batch_id(called, what), program, caller, [row.id for row in rows])
+    kept = await batches.start(batch, rows)
+    if kept.id != batch.id:
+        raise key_conflict()
+    return await _reply(kept, batches)
 
 
 def _line(line: bytes, number: int, seed: int | None) -> RunRequest:

@@ -19,10 +19,19 @@ from phloem.server.journal.store import readable
 from phloem.server.programs.manager import RunManager
 from phloem.server.programs.rows import RunRow
 
-__all__ = ["FORGOTTEN", "Batch", "Batches"]
+__all__ = ["FORGOTTEN", "Batch", "Batches", "batch_id"]
 
 FORGOTTEN = "forgotten"
 """The status of a line whose run was deleted, or was the oldest of more than `keep_runs`."""
+
+
+_KEY_ENDS = len("batch_") + 16
+
+
+def batch_id(key: str, asked: str) -> str:
+    """The id of a batch, from a digest of what its client calls it and one of what was asked, 16
+    characters each. In the id, the journal lets one of two batches with a key in."""
+    return f"batch_{key}{asked}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +52,25 @@ class Batches:
         self._manager = manager
         self._store = manager.runs.store
 
-    async def start(self, batch: Batch, rows: Sequence[RunRow]) -> None:
-        """Keep a batch with all its runs, or nothing of it, and begin. Returns once it is on
-        disk."""
+    async def start(self, batch: Batch, rows: Sequence[RunRow]) -> Batch:
+        """Keep a batch with all its runs, or nothing of it, and begin. Returns it once it is on
+        disk, or else the batch that has its key already."""
         values = {name: getattr(batch, name) for name in Batch.__slots__}
 
-        def write(connection: Connection) -> None:
-            connection.execute(insert(batches).values(**values))
-            connection.execute(insert(runs), [asdict(row) for row in rows])
+        def write(connection: Connection) -> str | None:
+            same_key = batches.c.id.startswith(batch.id[:_KEY_ENDS], autoescape=True)
+            first: str | None = connection.scalar(select(batches.c.id).where(same_key))
+            if first is None:
+                connection.execute(insert(batches).values(**values))
+                connection.execute(insert(runs), [asdict(row) for row in rows])
+            return first
 
-        await asyncio.wrap_future(self._store.write(write))
+        first = await asyncio.wrap_future(self._store.write(write))
+        known = None if first is None else await asyncio.to_thread(self.get, first)
+        if known is not None:
+            return known
         self._manager.spawn(self._manager.take_up(batch.runs))
+        return batch
 
     async def resume(self, batch: Batch) -> None:
         """Go on with the runs that did not succeed."""

@@ -15,13 +15,14 @@ from starlette.responses import Response
 
 from phloem.errors import ConstraintError
 from phloem.grammar.spec import Analyser
+from phloem.programs.executor.record import digest
 from phloem.server.http.body import StrictRoute
 from phloem.server.http.replies import ERRORS
 from phloem.server.programs.dependencies import Manager
 from phloem.server.programs.graph_models import GenNode, GraphSpec
 from phloem.server.programs.graph_program import NAME
 from phloem.server.programs.models import RunOptions, RunReply, RunRequest
-from phloem.server.programs.start_routes import RUN_REPLIES, answer, new_row
+from phloem.server.programs.start_routes import RUN_REPLIES, Key, new_row, start_once
 
 __all__ = ["router"]
 
@@ -38,7 +39,9 @@ class GraphRunRequest(RunOptions):
 
 
 @router.post("/v1/graphs/runs", response_model=RunReply, responses=RUN_REPLIES)
-async def run_graph(body: GraphRunRequest, request: Request, manager: Manager) -> Response:
+async def run_graph(
+    body: GraphRunRequest, request: Request, manager: Manager, key: Key = None
+) -> Response:
     """Run a graph of steps and branches; without Python, so anybody may send one."""
     registered = manager.catalog.get(NAME)
     await asyncio.to_thread(_check_constraints, manager.state.analyser, body.graph)
@@ -47,8 +50,9 @@ async def run_graph(body: GraphRunRequest, request: Request, manager: Manager) -
         args={"graph": graph, "args": body.args},
         **body.model_dump(include=set(RunOptions.model_fields) | {"stream", "background"}),
     )
-    live = await manager.start(registered, new_row(manager, registered, request, asked))
-    return await answer(live, request, manager, stream=body.stream, background=body.background)
+    row = new_row(manager, registered, request, asked)
+    whole = digest("a graph", body.model_dump(mode="json"))
+    return await start_once(row, request, manager, key, whole, stream=body.stream)
 
 
 def _check_constraints(analyser: Analyser, graph: GraphSpec) -> None:

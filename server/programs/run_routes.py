@@ -14,6 +14,7 @@ from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from phloem.programs.executor.record import digest
 from phloem.server.http.body import StrictRoute
 from phloem.server.http.replies import ERRORS, RequestError, json_reply
 from phloem.server.journal.recording import StoredEffect, read_effects
@@ -30,7 +31,7 @@ from phloem.server.programs.models import (
 )
 from phloem.server.programs.rewind import rewound
 from phloem.server.programs.rows import RunRow
-from phloem.server.programs.start_routes import RUN_REPLIES, answer
+from phloem.server.programs.start_routes import RUN_REPLIES, Key, start_once
 from phloem.server.trace.paging import cursor_of, parse_cursor
 
 __all__ = ["router"]
@@ -113,7 +114,7 @@ async def resume_run(body: ResumeRequest, row: ThisRun, manager: Manager) -> Res
 
 @router.post("/v1/runs/{run_id}/rewind", response_model=RunReply, responses=RUN_REPLIES)
 async def rewind_run(
-    body: RewindRequest, row: ThisRun, request: Request, manager: Manager
+    body: RewindRequest, row: ThisRun, request: Request, manager: Manager, key: Key = None
 ) -> Response:
     """Start a new run that repeats this one up to a step, and goes on from there anew."""
     effects = await asyncio.to_thread(read_effects, manager.runs.store, row.id)
@@ -133,8 +134,8 @@ async def rewind_run(
             )
         },
     )  # fmt: skip
-    live = await manager.start(manager.catalog.get(row.program), fresh, kept)
-    return await answer(live, request, manager, stream=body.stream, background=fresh.background)
+    asked = digest("a rewind of", row.id, body.model_dump(mode="json"))
+    return await start_once(fresh, request, manager, key, asked, stream=body.stream, effects=kept)
 
 
 @router.delete("/v1/runs/{run_id}", status_code=204)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header
@@ -24,6 +25,7 @@ from phloem.server.http.body import StrictRoute
 from phloem.server.http.disconnect import while_connected
 from phloem.server.http.replies import ERRORS, RequestError, error_reply, json_reply
 from phloem.server.http.trace_context import current_trace
+from phloem.server.journal.recording import StoredEffect
 from phloem.server.programs.catalog import Registered
 from phloem.server.programs.dependencies import Manager, caller_of
 from phloem.server.programs.events import event_stream
@@ -32,11 +34,20 @@ from phloem.server.programs.manager import RunManager
 from phloem.server.programs.models import RunReply, RunRequest
 from phloem.server.programs.rows import RunRow
 
-__all__ = ["RUN_REPLIES", "answer", "new_row", "router"]
+__all__ = [
+    "RUN_REPLIES",
+    "Key",
+    "answer",
+    "key_conflict",
+    "new_row",
+    "router",
+    "start_once",
+]
 
 router = APIRouter(tags=["programs"], responses=ERRORS, route_class=StrictRoute)
 
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
+"""What a client calls a request that it may send twice."""
 
 _PASSING = frozenset({code_of(Overloaded.__name__), code_of(EngineRestarted.__name__)})
 """Errors that say nothing of the run."""
@@ -56,23 +67,38 @@ async def start_run(
     name: str, body: RunRequest, request: Request, manager: Manager, key: Key = None
 ) -> Response:
     """Run a program. The same `Idempotency-Key` never starts a second run."""
-    registered = manager.catalog.get(name)
-    row = new_row(manager, registered, request, body)
+    row = new_row(manager, manager.catalog.get(name), request, body)
+    asked = digest(name, body.model_dump(mode="json"))
+    return await start_once(row, request, manager, key, asked, stream=body.stream)
+
+
+async def start_once(
+    row: RunRow,
+    request: Request,
+    manager: RunManager,
+    key: str | None,
+    asked: str,
+    *,
+    stream: bool,
+    effects: Sequence[StoredEffect] = (),
+) -> Response:
+    """Start a run and answer, or answer with the run that its caller has started with this key.
+    `asked` is a digest of the request, which has to be the same one."""
+    row.idempotency_key, row.request_digest = key, asked
+    known = None
     if key is not None:
-        row.idempotency_key = key
-        row.request_digest = digest(name, body.model_dump(mode="json"))
         known = await asyncio.to_thread(manager.runs.by_key, row.caller, key)
-        if known is not None:
-            return await _again(known, row, request, manager, body)
+    if known is not None:
+        return await _again(known, row, request, manager, stream=stream)
     try:
-        live = await manager.start(registered, row)
+        live = await manager.start(manager.catalog.get(row.program), row, effects)
     except JournalError:
         # Two requests with one key came at once, and the other was first.
         first = await asyncio.to_thread(manager.runs.by_key, row.caller, key or "")
         if first is None:
             raise
-        return await _again(first, row, request, manager, body)
-    return await answer(live, request, manager, stream=body.stream, background=body.background)
+        return await _again(first, row, request, manager, stream=stream)
+    return await answer(live, request, manager, stream=stream, background=row.background)
 
 
 def new_row(
@@ -118,29 +144,34 @@ async def answer(
     return json_reply(200, live.row.reply().model_dump(), headers)
 
 
+def key_conflict() -> RequestError:
+    """The error for a key that comes again with something else."""
+    return RequestError(
+        409,
+        "this Idempotency-Key was used for another request",
+        code="idempotency_conflict",
+        param="Idempotency-Key",
+        hint="send a new key with another request",
+    )
+
+
 async def _again(
-    known: RunRow, row: RunRow, request: Request, manager: RunManager, body: RunRequest
+    known: RunRow, row: RunRow, request: Request, manager: RunManager, *, stream: bool
 ) -> Response:
     """The reply for an idempotency key that was used before."""
     if known.request_digest != row.request_digest:
-        raise RequestError(
-            409,
-            "this Idempotency-Key was used for another request",
-            code="idempotency_conflict",
-            param="Idempotency-Key",
-            hint="send a new key with another request",
-        )
+        raise key_conflict()
     live = manager.live.get(known.id)
     if live is None and _may_go_on(known):
         live = await manager.resume(known)
     if live is not None:
-        return await answer(live, request, manager, stream=body.stream, background=body.background)
-    if body.stream:
+        return await answer(live, request, manager, stream=stream, background=row.background)
+    if stream:
         return event_stream(await manager.told(known), manager, 0, owned=False)
     headers = {"x-run-id": known.id}
-    if known.error is not None and not body.background:
+    if known.error is not None and not row.background:
         return json_reply(status_of_code(known.error.get("code")), {"error": known.error}, headers)
-    return json_reply(202 if body.background else 200, known.reply().model_dump(), headers)
+    return json_reply(202 if row.background else 200, known.reply().model_dump(), headers)
 
 
 def _may_go_on(known: RunRow) -> bool:

@@ -108,3 +108,43 @@ def test_requests_of_one_key_that_come_at_once_start_one_run(server: Running) ->
 
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(one, range(8)))) == 1
+
+
+GRAPH = {"start": "say", "nodes": {"say": {"type": "append", "text": "a"}}}
+
+
+def _rewind(server: Running) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    run = server.client.post("/v1/programs/story/runs", json={"args": {"topic": "sea"}}).json()
+    path = f"/v1/runs/{run['id']}/rewind"
+    return path, {"json": {"path": "", "seq": 0}}, {"json": {"path": "", "seq": 1}}
+
+
+def _graph(server: Running) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    other = {"graph": GRAPH, "args": {"x": 1}}
+    return "/v1/graphs/runs", {"json": {"graph": GRAPH}}, {"json": other}
+
+
+def _batch(server: Running) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    lines = '{"topic": "sea"}\n{"topic": "sky"}\n'
+    return "/v1/batches?program=story", {"content": lines}, {"content": lines[:17]}
+
+
+@pytest.mark.parametrize("kind", [_rewind, _graph, _batch])
+def test_whatever_begins_runs_does_so_once_for_a_key(server: Running, kind: Any) -> None:
+    """Rewinds, graphs and batches that are sent again, or twice at once, begin once; a key that
+    comes with something else is a 409, and without a key each request begins anew."""
+    url, body, other = kind(server)
+    headers = {"idempotency-key": f"once {kind.__name__}"}
+
+    def send(_: int, headers: dict[str, str] = headers) -> str:
+        reply = server.client.post(url, **body, headers=headers)
+        assert reply.status_code in (200, 202), reply.text
+        return str(reply.json()["id"])
+
+    with ThreadPoolExecutor(4) as pool:
+        first = set(pool.map(send, range(4)))
+    assert len(first) == 1
+    assert first == {send(0)}
+    again = server.client.post(url, **other, headers=headers)
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "idempotency_conflict")
+    assert len({send(0, {}), send(0, {})} | first) == 3
