@@ -41,7 +41,7 @@ def complete(state: EngineState, plan: Plan, logits: torch.Tensor) -> None:
             ends.append((entry.job, at - 1 - guesses))
     wider = state.decoder.vocab_size > state.vocabulary.size
     known = logits[:, : state.vocabulary.size] if wider else logits
-    rows = _Rows(logits, known, Likeliest(known))
+    rows = _Rows(logits, known, Likeliest(known, plan.batch.likeliest))
     _heal(state, rows, ends)
     _draw(state, rows, ends)
     now = time.monotonic()

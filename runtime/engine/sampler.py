@@ -81,15 +81,16 @@ def no_numbers() -> EngineError:
 
 
 class Likeliest:
-    """The likeliest token of each row of `logits` [rows, vocab], found for all rows at once.
+    """The likeliest token of each row of `logits` [rows, vocab], found for all rows at once, unless
+    it is known (`tokens`, which may lie outside of the vocabulary).
 
     If it is allowed it is the likeliest of those that are, so a greedy draw needs no mask put on
     the row.
     """
 
-    def __init__(self, logits: torch.Tensor) -> None:
+    def __init__(self, logits: torch.Tensor, tokens: list[int] | None = None) -> None:
         self._logits = logits
-        self._tokens: list[int] | None = None
+        self._tokens = tokens
 
     def of(self, row: int, draw: Draw) -> int | None:
         """What the draw gives in that row; None if that takes `sample`."""
@@ -101,6 +102,8 @@ class Likeliest:
         if self._tokens is None:
             self._tokens = _best(self._logits)
         token = self._tokens[row]
+        if token >= self._logits.shape[-1]:
+            return None
         if draw.allowed is None or token == NO_TOKEN or allows(draw.allowed, token):
             return token
         return None

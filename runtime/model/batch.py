@@ -80,6 +80,9 @@ class ForwardBatch:
     """int64 [seqs, max_pages], page table of each sequence, padded with 0"""
     logit_rows: torch.Tensor
     """int64 [wanted], the rows whose logits are asked for, ascending"""
+    likeliest: list[int] | None = None
+    """[wanted], filled by a decoder that finds it on the way: the first largest logit of each of
+    these rows, -1 where one is NaN"""
 
 
 class Decoder(Protocol):

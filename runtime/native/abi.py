@@ -106,6 +106,7 @@ class Batch(Structure):
                 "keys",
                 "values",
                 "logits",
+                "likeliest",
             )
         ),
     ]

@@ -114,13 +114,15 @@ class NativeDecoder:
         return 2 * config.layers * config.kv_heads * config.head_dim * self.dtype.itemsize
 
     def forward(self, batch: ForwardBatch, kv: KVStorage) -> torch.Tensor:
-        """Write the rows' KV, and return float32 logits [wanted, vocab_size].
+        """Write the rows' KV, fill `batch.likeliest`, and return float32 logits
+        [wanted, vocab_size].
 
         Raises `ValueError` for a batch that contradicts itself or leaves the pool (nothing is
         written then), and `MemoryError` if scratch memory runs out.
         """
         rows, wanted = batch.tokens.shape[0], batch.logit_rows.shape[0]
         logits = torch.empty(wanted, self.config.vocab_size)
+        likeliest = (ctypes.c_int64 * wanted)()
         tokens, positions, slots, pages, logit_rows = (
             _plain(batch.tokens),
             _plain(batch.positions),
@@ -150,12 +152,14 @@ class NativeDecoder:
                 keys=ctypes.addressof(keys),
                 values=ctypes.addressof(values),
                 logits=logits.data_ptr(),
+                likeliest=ctypes.addressof(likeliest),
             ),
         )
         if status == 1:
             raise ValueError(f"bad batch: {self._library.problem()}")
         if status != 0:
             raise MemoryError(f"no memory for a forward pass of {rows} rows")
+        batch.likeliest = likeliest[:]
         return logits
 
     def _layers_of(self, kv: KVStorage) -> tuple[Addresses, Addresses]:

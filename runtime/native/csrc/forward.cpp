@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 namespace phloem {
 namespace {
@@ -119,7 +120,7 @@ const char* Decoder::forward(const Batch& batch) {
   for (int i = 0; i < config_.layers; ++i) run_layer(batch, i);
   // The last layer has left the wanted rows alone, in their order.
   pack_normed(hidden_, config_.final_norm, config_.head, batch.wanted);
-  multiply(config_.head, packed_, batch.wanted, batch.logits, config_.vocab, false);
+  write_logits(batch);
   return nullptr;
 }
 
@@ -305,6 +306,34 @@ void Decoder::multiply(const Matrix& matrix, const PackedRows& packed, int64_t r
     task.accumulate = accumulate;
     gemm(&task);
   });
+}
+
+// The likeliest token is looked for while a piece's logits are near: there are more than fit a cache.
+void Decoder::write_logits(const Batch& batch) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const int64_t rows = batch.wanted, vocab = config_.vocab;
+  Largest* largest = largest_store_.get(pool_.threads() * rows);
+  std::fill_n(largest, pool_.threads() * rows, Largest{-infinity, vocab});
+  const Gemm gemm = gemm_for(config_.head.format);
+  for_pieces(rows, ceil_div(vocab, kGroup), 1, [&](Piece p, int thread) {
+    const int64_t first = p.begin * kGroup, end = std::min(p.end * kGroup, vocab);
+    float* out = batch.logits + p.row_begin * vocab + first;
+    const GemmTask task = task_of(config_.head, packed_, p, p.begin, p.end, out, vocab);
+    gemm(&task);
+    for (int64_t r = p.row_begin; r < p.row_end; ++r, out += vocab) {
+      const int at = kernels_.first_largest(out, static_cast<int>(end - first));
+      const Largest found = at < 0 ? Largest{infinity, -1} : Largest{out[at], first + at};
+      Largest& known = largest[thread * rows + r];
+      if (found.beats(known)) known = found;
+    }
+  });
+  for (int64_t r = 0; r < rows; ++r) {
+    Largest best = largest[r];
+    for (int t = 1; t < pool_.threads(); ++t) {
+      if (largest[t * rows + r].beats(best)) best = largest[t * rows + r];
+    }
+    batch.likeliest[r] = best.token;
+  }
 }
 
 // A product, and what is done to its results while they are in the nearest cache: pieces of some

@@ -78,10 +78,20 @@ class Decoder {
   Gemm gemm_for(int format) const;
   void multiply(const Matrix& matrix, const PackedRows& packed, int64_t rows, float* out,
                 int64_t stride, bool accumulate);
+  void write_logits(const Batch& batch);
   template <class Body>
   void for_pieces(int64_t rows, int64_t units, int64_t groups, const Body& body);
   template <class Body>
   void for_rows(int64_t rows, const Body& body);
+
+  // The first largest logit of some tokens, where NaN is the largest of all, at -1.
+  struct Largest {
+    float value;
+    int64_t token;
+    bool beats(const Largest& other) const {
+      return value > other.value || (value == other.value && token < other.token);
+    }
+  };
 
   enum Share { kMatrices, kAttention, kTotal, kShares };
 
@@ -104,6 +114,7 @@ class Decoder {
   float *hidden_ = nullptr, *queries_ = nullptr, *parts_ = nullptr;
   float *cos_ = nullptr, *sin_ = nullptr;
   PackedScratch packed_store_, gated_store_;
+  Scratch<Largest> largest_store_;
   Scratch<float> hidden_store_, queries_store_, parts_store_, cos_store_, sin_store_, wanted_store_;
   std::vector<Scratch<float>> row_scratch_, attention_scratch_;  // one per thread
 };

@@ -12,8 +12,8 @@ namespace PHLOEM_ISA {
 
 extern const phloem::KernelTable kernels;
 const phloem::KernelTable kernels = {
-    PHLOEM_TEXT(PHLOEM_ISA), read_row, rms_norm, pack_row,  silu_mul, rotate,
-    store_bf16,              gemm_q4,  gemm_q8,  gemm_bf16, attend,   combine,
+    PHLOEM_TEXT(PHLOEM_ISA), read_row, rms_norm, pack_row, silu_mul,  rotate, store_bf16,
+    first_largest,           gemm_q4,  gemm_q8,  gemm_bf16, attend,   combine,
 };
 
 }  // namespace PHLOEM_ISA

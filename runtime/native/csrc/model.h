@@ -63,6 +63,7 @@ struct Batch {  // C layout; see runtime/model/batch.py for the meaning of the f
   uint16_t* const* keys;    // [layers] -> bfloat16 [pages, page_size, kv_heads, head_dim]
   uint16_t* const* values;  // likewise
   float* logits;            // [wanted, vocab]
+  int64_t* likeliest;       // [wanted], the first largest of each row; -1 where there is a NaN
 };
 
 // Activation rows as the matrix kernels read them. Row r lies in tile r / 16, place r % 16.
@@ -132,6 +133,8 @@ struct KernelTable {
   // Rotates pairs (x[i], x[i + rotary / 2]) of one head in place, and scales the whole head.
   void (*rotate)(float* x, const float* cos, const float* sin, int rotary, int size, float scale);
   void (*store_bf16)(const float* x, int size, uint16_t* out);
+  // Where the first largest of x[0, size) stands; -1 if there is a NaN.
+  int (*first_largest)(const float* x, int size);
   void (*gemm_q4)(const GemmTask* task);
   void (*gemm_q8)(const GemmTask* task);
   void (*gemm_bf16)(const GemmTask* task);

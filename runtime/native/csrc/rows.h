@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 
 #include "model.h"
 #include "simd.h"
@@ -111,6 +112,36 @@ inline void rotate(float* x, const float* cos, const float* sin, int rotary, int
 
 inline void store_bf16(const float* x, int size, uint16_t* out) {
   for (int i = 0; i < size; i += kLanes) store_u16(out + i, to_bf16(load(x + i)));
+}
+
+inline int first_largest(const float* x, int size) {
+  constexpr int step = 4 * kLanes;
+  float top = -std::numeric_limits<float>::infinity();
+  int at = 0, i = 0;
+  F products = zero();  // by zero: NaN after a NaN or an infinity
+  for (; i + step <= size; i += step) {
+    const F a = load(x + i), b = load(x + i + kLanes);
+    const F c = load(x + i + 2 * kLanes), d = load(x + i + 3 * kLanes);
+    products = fma(add(add(a, b), add(c, d)), zero(), products);
+    const float largest = max_of(max(max(a, b), max(c, d)));
+    if (largest > top) {
+      top = largest;
+      at = i;
+    }
+  }
+  bool odd = std::isnan(sum(products));
+  for (; i < size; ++i) {
+    odd |= std::isnan(x[i]);
+    if (x[i] > top) {
+      top = x[i];
+      at = i;
+    }
+  }
+  for (int j = 0; odd && j < size; ++j) {
+    if (std::isnan(x[j])) return -1;
+  }
+  while (x[at] != top) ++at;
+  return at;
 }
 
 }  // namespace PHLOEM_ISA

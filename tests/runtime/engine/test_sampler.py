@@ -9,7 +9,7 @@ import torch
 from phloem.programs.protocol import SamplingParams
 from phloem.runtime.engine.masks import pack
 from phloem.runtime.engine.noise import Noise
-from phloem.runtime.engine.sampler import Draw, sample
+from phloem.runtime.engine.sampler import NO_TOKEN, Draw, Likeliest, sample
 
 LOGITS = torch.tensor([1.0, 3.0, 2.0, 0.0, -1.0])
 
@@ -126,3 +126,11 @@ def test_noise_is_uniform():
     noise = Noise(11, "0.1")
     bins = Counter(int(10 * noise.uniform(i)) for i in range(10_000))
     assert all(880 < bins[i] < 1120 for i in range(10))
+
+
+def test_a_likeliest_token_that_nobody_knows_is_drawn_anew():
+    """A model may have rows for more tokens than the tokenizer knows; what it found among all of
+    them counts only if it is one of the known."""
+    draw = Draw(SamplingParams(temperature=0), 0.0)
+    likeliest = Likeliest(torch.zeros(3, 8), [7, 8, NO_TOKEN])
+    assert [likeliest.of(row, draw) for row in range(3)] == [7, None, NO_TOKEN]

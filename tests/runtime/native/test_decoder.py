@@ -175,6 +175,50 @@ def test_only_wanted_rows_go_through_the_last_layer(native: MakeNative) -> None:
             assert torch.equal(mine, all_rows)
 
 
+class TiedTokens(RandomWeights):
+    """Each token has the logits of the one 500 before it, and token `lost` has none."""
+
+    lost: int | None = None
+
+    def tensor(self, name: str) -> torch.Tensor:
+        values = super().tensor(name)
+        if "embed_tokens" in name:
+            values = values[:500].repeat(len(values) // 500 + 1, 1)[: len(values)]
+            if self.lost is not None:
+                values[self.lost] = float("nan")
+        return values
+
+
+@pytest.mark.parametrize("held", ["bfloat16", "int8"])
+@pytest.mark.parametrize("vocab", [200, 1999])
+def test_the_likeliest_tokens_are_found_on_the_way(
+    native: MakeNative, instruction_set: str, held: Held, vocab: int
+) -> None:
+    """They are the first largest logits of each row, whatever the rows, threads and pieces."""
+    config = small(vocab_size=vocab)
+    for threads in (1, 3):
+        decoder = native(TiedTokens(config), held, threads, instruction_set=instruction_set)
+        runner = Runner(decoder, 16)
+        for chunks in ([Chunk(0, tokens(70), True)], [Chunk(0, [3]), Chunk(1, tokens(2))]):
+            batch = runner.batch(chunks)
+            logits = decoder.forward(batch, runner.kv)
+            assert batch.likeliest == logits.numpy().argmax(axis=-1).tolist()
+
+
+@pytest.mark.parametrize("lost", [0, 130, 1998])
+def test_no_token_is_likeliest_of_no_numbers(
+    native: MakeNative, instruction_set: str, lost: int
+) -> None:
+    """A row with a NaN among its logits has no likeliest token, wherever the NaN is."""
+    weights = TiedTokens(small(vocab_size=1999))
+    weights.lost = lost
+    decoder = native(weights, "bfloat16", instruction_set=instruction_set)
+    runner = Runner(decoder, 16)
+    batch = runner.batch([Chunk(0, [5]), Chunk(1, [6, 8])])
+    assert decoder.forward(batch, runner.kv).isnan().sum(dim=-1).tolist() == [1, 1]
+    assert batch.likeliest == [-1, -1]
+
+
 def test_threads_change_nothing(native: MakeNative) -> None:
     """One, two and five threads give the same bits."""
     results = [ragged(Runner(native(RandomWeights(SMALL), "int4", n), 16)) for n in (1, 2, 5)]
