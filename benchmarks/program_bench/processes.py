@@ -182,6 +182,11 @@ class Pool:
             found.append(self._servers[engine.server.name][0].pid)
         return found
 
+    def server_log(self, engine: Engine) -> Path:
+        """What an engine's running server writes."""
+        assert engine.server is not None
+        return self._servers[engine.server.name][0].log
+
     def drop(self, engine: Engine) -> None:
         """Stop an engine that hangs; its server too, which may be busy with what it asked."""
         worker = self._workers.pop(engine.name, None)

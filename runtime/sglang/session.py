@@ -43,6 +43,7 @@ from phloem.runtime.place import Place
 from phloem.runtime.remote.checking import Checker
 from phloem.runtime.remote.limits import Limit
 from phloem.runtime.remote.session import RemoteSession, branch_seed
+from phloem.runtime.sglang.beginning import Beginning, Lead, turn
 from phloem.runtime.sglang.course import Course, Tokens
 from phloem.runtime.sglang.fleet import Fleet, Server, counted
 from phloem.runtime.sglang.reply import Output, check_reply
@@ -54,8 +55,8 @@ __all__ = ["SGLangSession", "Shared", "warm"]
 
 T = TypeVar("T")
 
-_WARM_FROM = 64
-"""New tokens from which a prefix is worth a request of its own before it is forked."""
+_ALIKE_FROM = 64
+"""New tokens in common from which forks wait for one of them to compute these."""
 _MOST_STOPS = 32
 """Stop texts that a server takes."""
 _JUMP_FROM = 4
@@ -111,6 +112,8 @@ class SGLangSession(RemoteSession, Session):
         """The server that holds the session's prefix."""
         self._known = 0
         """How many of the tokens it has computed."""
+        self._beginnings: tuple[Beginning, ...] = ()
+        """What it shares with other forks, and was not computed when it was made."""
 
     def append(self, segments: Sequence[Segment]) -> None:
         """See `Session`."""
@@ -134,9 +137,13 @@ class SGLangSession(RemoteSession, Session):
                     output.force(course.begin(max(0, params.max_tokens - 1)))
             seed = self._seed(params)
             shown: list[int] = []
-            events = self._events(prompt, params, seed, course, output, limit)
             try:
-                async with contextlib.aclosing(events):
+                async with (
+                    turn(self._beginnings, limit) as lead,
+                    contextlib.aclosing(
+                        self._events(prompt, params, seed, course, output, limit, lead)
+                    ) as events,
+                ):
                     async for event in events:
                         shown += event.tokens
                         yield event
@@ -163,6 +170,7 @@ class SGLangSession(RemoteSession, Session):
         course: Course | None,
         output: Output,
         limit: Limit,
+        lead: Lead,
     ) -> AsyncGenerator[TokenEvent, None]:
         """The events of one generation, from server to server until one finishes it, and from one
         text that is put in to the next."""
@@ -170,6 +178,8 @@ class SGLangSession(RemoteSession, Session):
         while _lacks(output, params) or not (tries.begun or output.ended):
             server = await self._choose(prompt.tokens, tries)
             body = self._body(server, prompt, params, seed, output)
+            if lead:
+                _first_at_once(body)
             if course is not None:
                 await self._restrict(body["sampling_params"], course, limit)
             output.begin(server.known.incremental)
@@ -180,6 +190,9 @@ class SGLangSession(RemoteSession, Session):
                 ):
                     async for reply in replies:
                         event = output.read(reply)
+                        if lead:
+                            lead.leave(computed=True)
+                            self._computed(prompt.tokens)
                         if event is not None:
                             yield event
                         if output.ended and not output.finished:
@@ -293,7 +306,11 @@ class SGLangSession(RemoteSession, Session):
                 async with self._stopped(server, body["rid"]):
                     return await server.http.post("/generate", body, limit)
 
-            replies = await self._anywhere(tokens, ask, limit) if scoring.rows else []
+            replies = []
+            if scoring.rows:
+                async with turn(self._beginnings, limit) as lead:
+                    replies = await self._anywhere(tokens, ask, limit)
+                    lead.leave(computed=True)
             read, reused = scoring.read(replies)
             usage = Usage(
                 prompt=len(tokens),
@@ -305,18 +322,17 @@ class SGLangSession(RemoteSession, Session):
             return ScoreResult(self.transcript.spelled(read), usage)
 
     async def fork(self, n: int, *, branches: Sequence[str] | None = None) -> list[Session]:
-        """See `Session`. What is new and long is computed once before, not by every fork."""
+        """See `Session`. What is new and long is computed once, not by every fork."""
         places = self.children(n, branches)
         tokens = self.transcript.prompt().tokens if n > 1 else []
         elsewhere = self._shared.fleet.computed(tokens, self.place.namespace, self._home)
-        if len(tokens) - max(self._known, elsewhere) >= _WARM_FROM:
-            with self.step() as limit:
-                await self._anywhere(tokens, lambda at: warm(at, tokens, self.place, limit), limit)
-            self._computed(tokens)
+        beginnings = tuple(one for one in self._beginnings if not one.computed)
+        if len(tokens) - max(self._known, elsewhere) >= _ALIKE_FROM:
+            beginnings = (*beginnings, Beginning())
         forks: list[Session] = []
         for place in places:
             fork = SGLangSession(self._shared, self.transcript.copy(), place)
-            fork._home, fork._known = self._home, self._known
+            fork._home, fork._known, fork._beginnings = self._home, self._known, beginnings
             forks.append(fork)
         return forks
 
@@ -377,6 +393,15 @@ async def _replies(server: Server, body: dict[str, Any], limit: Limit) -> AsyncG
         async with contextlib.aclosing(events):
             async for event in events:
                 yield event
+
+
+def _first_at_once(body: dict[str, Any]) -> None:
+    """Have the first token told as soon as it is there; the others, if nobody reads them as they
+    come, together at the end."""
+    tokens = body["sampling_params"]["max_new_tokens"]
+    if tokens > 1 and not body["stream"]:
+        body["stream"] = True
+        body["sampling_params"]["stream_interval"] = tokens
 
 
 def _goes_on(course: Course, output: Output, params: SamplingParams) -> bool:

@@ -62,8 +62,8 @@ class Sampling(BaseModel):
     """A Lark grammar, as SGLang takes it with its llguidance backend."""
     skip_special_tokens: Flag = True
     spaces_between_special_tokens: Flag = True
+    stream_interval: Count | None = None
     no_stop_trim: Unsupported = None
-    stream_interval: Unsupported = None
     logit_bias: Unsupported = None
     structural_tag: Unsupported = None
     custom_params: Unsupported = None

@@ -53,6 +53,7 @@ class Canned:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
     _server: asyncio.Server | None = None
+    _open: set[asyncio.StreamWriter] = field(default_factory=set)
 
     async def start(self) -> None:
         """Serve on a loopback port, after `stop` on the same one."""
@@ -61,12 +62,15 @@ class Canned:
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def stop(self) -> None:
-        """Refuse connections from now on."""
+        """Refuse connections from now on, and close those that hang."""
         assert self._server is not None
         self._server.close()
+        for writer in self._open:
+            writer.close()
         await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
         head = await reader.readuntil(b"\r\n\r\n")
         path = head.split(b" ")[1].decode()
         length = next(
@@ -88,6 +92,7 @@ class Canned:
             await reader.read()
         writer.close()
         await writer.wait_closed()
+        self._open.discard(writer)
 
 
 @asynccontextmanager

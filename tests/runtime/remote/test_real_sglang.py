@@ -62,14 +62,18 @@ async def test_every_step_reuses_all_that_came_before(backend: RuntimeEndpoint) 
 
 
 async def test_forks_compute_a_new_prefix_once(backend: RuntimeEndpoint) -> None:
-    """The prefix is prefilled before the fork, awaited; no fork computes it again."""
-    session = await opened(backend, FOX, namespace="forks")
-    forks = await session.fork(3)
-    for number, fork in enumerate(forks):
-        fork.append([Text(f" Branch {number}.")])
-    results = await asyncio.gather(*map(run, forks))
+    """The first fork computes the prefix, read as it comes or not; no other computes it again."""
     size = backend.count(FOX)
-    assert all(result.usage.reused >= size - 2 for result in results)
+    for stream in (True, False):
+        session = await opened(backend, FOX, namespace=f"forks {stream}")
+        forks = await session.fork(3)
+        for number, fork in enumerate(forks):
+            fork.append([Text(f" Branch {number}.")])
+        params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, stream=stream)
+        first, *others = await asyncio.gather(*(run(fork, params) for fork in forks))
+        assert first.usage.reused == 0
+        assert all(result.usage.reused >= size - 2 for result in others)
+        assert all(result.usage.generated == 8 for result in (first, *others))
 
 
 async def test_namespaces_share_nothing(backend: RuntimeEndpoint) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -302,31 +301,6 @@ async def test_namespaces_go_as_extra_keys(backend: RuntimeEndpoint, fake: Tap) 
     assert [request["extra_key"] for request in fake.requests] == ["a", ["a", "a"], "a"]
     _, other = await run(await opened(backend, text, namespace="b"))
     assert other.usage.reused == 0
-
-
-async def test_a_long_new_prefix_is_computed_before_a_fork(
-    backend: RuntimeEndpoint, fake: Tap
-) -> None:
-    """Forking sends one request for the prefix, awaited, and every fork reuses it."""
-    session = await opened(backend, "Once upon a time in a land far away. " * 4)
-    forks = await session.fork(3)
-    assert len(fake.requests) == 1
-    results = await asyncio.gather(*(run(fork) for fork in forks))
-    prefix = len(fake.requests[0]["input_ids"])
-    assert all(result.usage.reused >= prefix - 1 for _, result in results)
-
-
-async def test_a_prefix_that_is_known_is_not_computed_before_a_fork(
-    backend: RuntimeEndpoint, fake: Tap
-) -> None:
-    """What another session had computed needs no request before the next one's forks."""
-    text = "Once upon a time in a land far away, " * 8
-    await run(await opened(backend, text))
-    fake.requests.clear()
-    await (await opened(backend, text + "it rained")).fork(3)
-    assert fake.requests == []
-    await (await opened(backend, "Elsewhere, " * 40)).fork(3)
-    assert len(fake.requests) == 1
 
 
 async def test_capabilities_say_what_the_server_has() -> None:

@@ -55,6 +55,21 @@ def test_stream_repeats_the_text_so_far(server: Running) -> None:
     assert all(event["meta_info"]["finish_reason"] is None for event in events[:-1])
 
 
+def test_an_interval_spaces_the_events(server: Running) -> None:
+    """After the first event each brings at least `stream_interval` tokens, and the last the rest;
+    one that holds the whole output leaves two."""
+    row = tiny_model().tokenizer.encode("Hello")
+    whole = ids(server, row).json()["output_ids"]
+    for interval in (3, 8):
+        reply = ids(server, row, stream=True, sampling_params={"stream_interval": interval})
+        lines = [line[6:] for line in reply.text.split("\n\n") if line.startswith("data: ")]
+        told = [json.loads(line)["output_ids"] for line in lines[:-1]]
+        assert told[-1] == whole
+        assert all(len(b) - len(a) >= interval for a, b in itertools.pairwise(told[:-1]))
+        assert told[0]
+    assert len(told) <= 2
+
+
 def test_constraints_hold_and_bad_ones_are_refused(server: Running) -> None:
     """regex and json_schema (a string) are enforced; a bad one is a 400 naming the field."""
     assert (
