@@ -9,8 +9,10 @@ Given are the tokens reused as a share of the most that any cache of so many tok
 that must hold the running step (`traces.best_hits`, Belady's rule with the whole trace known), for
 the policies `program` and `lru`; and, where strangers decide what comes, for `told`: the same cache
 that knows the chances from which the trace was drawn, as nobody can (`told.py`). There the reuse is
-also given as a share of the most that caches can expect that don't see the future (`bounds.py`),
-over all traces, in pools whose size is taken from other traces: their own would tell of them.
+also given as a share of the most that caches can expect that don't see the future (`bounds.py`,
+`chat_bound.py`), over all traces, in pools whose size is taken from other traces: their own would
+tell of them. For few-shot the bound is for caches that aren't told which text is the popular one,
+so `told` may exceed it.
 `--model` adds what the bookkeeping costs beside the default model on prompts without anything to
 reuse (`--seeds 0 --model`: that alone).
 """
@@ -30,10 +32,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.bounds import chat_bound, chat_price, few_shot_bound  # noqa: E402
+from benchmarks.bounds import few_shot_bound, learned  # noqa: E402
+from benchmarks.chat_bound import chat_bound, chat_price  # noqa: E402
 from benchmarks.told import Told  # noqa: E402
 from benchmarks.traces import (  # noqa: E402
-    FEW_SHOT_EVERY,
+    FEW_SHOT_CHANCES,
     SHAPES,
     Step,
     best_hits,
@@ -147,14 +150,19 @@ def without_the_future(shape: str, seeds: int) -> dict[str, float]:
         return {}
     traces = [make(seed, runs) for seed in range(seeds)]
     live = statistics.mean(map(working_set, others))
+    talks = shape == "chat"
+    chances = [] if talks else [learned(trace, FEW_SHOT_CHANCES) for trace in traces]
     found = {}
     for share in SHARES:
         tokens = PAGE * pages_for(int(share * live))
-        if shape == "chat":
+        if talks:
             price = chat_price(others, tokens)
             bound = sum(chat_bound(trace, tokens, price) for trace in traces)
         else:
-            bound = sum(few_shot_bound(trace, tokens, FEW_SHOT_EVERY) for trace in traces)
+            bound = sum(
+                few_shot_bound(trace, tokens, known)
+                for trace, known in zip(traces, chances, strict=True)
+            )
         for policy in POLICIES:
             reused = sum(reuse(trace, tokens, policy) for trace in traces)
             found[f"{share:.0%} of live, {policy}, without the future"] = reused / bound

@@ -18,12 +18,15 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 __all__ = [
-    "CHAT_EVERY", "FEW_SHOT_EVERY", "SHAPES", "Again", "Step", "best_hits", "chat", "few_shot",
-    "footprint", "reusable", "working_set",
+    "FEW_SHOT_CHANCES", "SHAPES", "Again", "Step", "best_hits", "chat", "few_shot", "footprint",
+    "reusable", "working_set",
 ]  # fmt: skip
 
 FEW_SHOT_EVERY, CHAT_EVERY = 0.3, 2.0
 """Seconds between two requests, and between two new conversations, in the mean."""
+
+FEW_SHOT_CHANCES = tuple(1 / i / sum(1 / j for j in range(1, 17)) for i in range(1, 17))
+"""Of each task, that the next request is one of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,22 +203,22 @@ def few_shot(seed: int, runs: int) -> list[Step]:
     """Texts to classify under one of sixteen tasks of twenty examples each, some far more popular
     than others; nothing but the examples is ever used again."""
     writer = Writer(seed)
-    tasks = [writer.text(500, 1100) for _ in range(16)]
-    weights = [1 / (i + 1) for i in range(16)]
-    every = FEW_SHOT_EVERY
+    tasks = [writer.text(500, 1100) for _ in FEW_SHOT_CHANCES]
 
     def request(name: str) -> Events:
-        (chosen,) = writer.rng.choices(range(16), weights)
+        (chosen,) = writer.rng.choices(range(len(tasks)), FEW_SHOT_CHANCES)
         task = tasks[chosen]
         yield (
             0.0,
             Step(
                 0, name, task + writer.text(30, 90), writer.text(2, 3), "label", None, True,
-                shared=len(task), rate=weights[chosen] / sum(weights) / every,
+                shared=len(task), rate=FEW_SHOT_CHANCES[chosen] / FEW_SHOT_EVERY,
             ),
         )  # fmt: skip
 
-    return merge([(at, request(f"r{i}")) for i, at in enumerate(starts(writer, runs, every))])
+    return merge(
+        [(at, request(f"r{i}")) for i, at in enumerate(starts(writer, runs, FEW_SHOT_EVERY))]
+    )
 
 
 def chat(seed: int, runs: int) -> list[Step]:
