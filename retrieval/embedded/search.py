@@ -201,9 +201,14 @@ def _check_fields(snapshot: Snapshot, query: Query, wanted: Filter | None) -> No
         if not snapshot.searcher.doc_freq("facts", has_term(field)):
             facts = snapshot.searcher.terms_with_prefix("facts", "\0")
             known = [term[1:] for term, _ in facts if term != TITLED]
+            matched = field in TEXT_FIELDS
             raise FieldNotFound(
-                f"index {snapshot.name!r} has no field {field!r}",
-                hint=f"fields that it has: {', '.join(['text', 'title', *known[:20]])}",
+                f"a filter of index {snapshot.name!r} can't ask for {field!r}, which is matched"
+                if matched
+                else f"index {snapshot.name!r} has no field {field!r}",
+                hint="name it in fields=, or keep what is filtered by in meta"
+                if matched
+                else f"fields that it has: {', '.join(['text', 'title', *known[:20]])}",
                 index=snapshot.name,
                 field=field,
             )

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from phloem.errors import IndexLocked, IndexNotFound, RetrievalError
+from phloem.errors import FieldNotFound, IndexLocked, IndexNotFound, RetrievalError
 from phloem.retrieval import Document, EmbeddedIndex, Query
 from phloem.retrieval.embed.protocol import unit_vector
 from phloem.retrieval.embedded.facts import facts_of
@@ -352,3 +352,13 @@ def test_no_files_are_left_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     asyncio.run(work())
     assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+async def test_a_filter_by_text_says_that_text_is_matched(tmp_path: Path) -> None:
+    """Text and title are no facts: a filter by them is refused with what to do instead."""
+    index = EmbeddedIndex(tmp_path)
+    await index.add([Document("a", "one", title="two")])
+    for name in ("text", "title"):
+        with pytest.raises(FieldNotFound, match="which is matched") as caught:
+            await index.search(Query("one", filter={name: "one"}))
+        assert "meta" in str(caught.value.hint)
