@@ -19,11 +19,17 @@ __all__ = ["Checker"]
 
 
 class Checker:
-    """Checks for one tokenizer."""
+    """Checks for one tokenizer. `remedy` says what to do about a server that keeps nothing."""
 
-    def __init__(self, compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        compiler: GrammarCompiler,
+        tokenizer: Tokenizer,
+        remedy: str = "start it with --grammar-backend xgrammar or llguidance",
+    ) -> None:
         self._compiler = compiler
         self._tokenizer = tokenizer
+        self._remedy = remedy
 
     async def compile(self, constraint: Constraint) -> None:
         """Raises `ConstraintError` for what can't be enforced in full. Off the event loop."""
@@ -50,7 +56,7 @@ class Checker:
             return
         raise EngineError(
             f"the server did not keep the {constraint.kind} constraint: {result.text[:200]!r}",
-            hint="start it with --grammar-backend xgrammar or llguidance",
+            hint=self._remedy,
             text=result.text,
         )
 

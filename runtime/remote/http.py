@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import weakref
 from collections.abc import AsyncGenerator
 from typing import Any, TypeAlias
@@ -21,6 +22,7 @@ import httpx
 
 from phloem.errors import ConfigError, EngineError, EngineUnavailable, Overloaded
 from phloem.retrieval.base import traceparent
+from phloem.runtime.remote.connections import Connections
 from phloem.runtime.remote.limits import Limit
 
 __all__ = ["HttpClient"]
@@ -31,6 +33,9 @@ _SHOWN = 500
 _CONNECT_S = 10.0
 _END_S = 1.0
 """How long a stream may stay open after its last event before its connection is given up."""
+_FIELDS = (":", "event:", "id:", "retry:")
+"""What lines of an event stream begin with, but for its data."""
+_UNSENDABLE = re.compile(r"[^\x21-\x7e]")
 _IDLE_S = 3.0
 """How long a connection is kept for the next request. Servers close theirs after 5 s as a rule: one
 that is closed just as a request goes out would look like a server that died."""
@@ -44,7 +49,8 @@ class HttpClient:
 
     Failures are `EngineError` with the status and the start of the body; `EngineUnavailable`
     where no connection could be made or it broke, and for 502, a proxy's word for that;
-    `Overloaded` for 429 and 503; `ConfigError` for 401, 403 and an address that is none.
+    `Overloaded` for 429 and 503; `ConfigError` for 401, 403, an address that is none, and a key
+    that no header can hold. No error shows the key, which servers like to quote.
     """
 
     def __init__(self, base_url: str, api_key: str | None) -> None:
@@ -53,6 +59,12 @@ class HttpClient:
             raise ConfigError(
                 f"{base_url!r} is no http(s) address", hint="for example http://127.0.0.1:30000"
             )
+        if api_key and _UNSENDABLE.search(api_key):
+            raise ConfigError(
+                "the API key has a character that a header can't hold",
+                hint="it is letters, digits and signs; look for a line end or a space in it",
+            )
+        self._key = api_key
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._clients: Clients = WeakKeyDictionary()
         # A program that runs from synchronous code has no good moment to close its backend.
@@ -110,8 +122,11 @@ class HttpClient:
                 await limit.wait(response.aread())
                 raise self._refused(path, response)
             lines = response.aiter_lines()
+            other = ""
             while (line := await limit.wait(_next(lines))) is not None:
                 if not line.startswith("data:"):
+                    if not line.startswith(_FIELDS) and len(other) < _SHOWN:
+                        other += line
                     continue
                 data = line.removeprefix("data:").strip()
                 if data == "[DONE]":
@@ -122,6 +137,12 @@ class HttpClient:
             raise self._lost(path, error) from error
         finally:
             await response.aclose()
+        if other:
+            kind = response.headers.get("content-type", "no content type")
+            raise EngineError(
+                f"{self.url}{path} answered {kind}, and no stream: {self._shown(other)}",
+                hint="is this the address of a model server that streams?",
+            )
         raise EngineUnavailable(
             f"{self.url}{path} ended its stream before it was done",
             hint="look into the server's log",
@@ -136,9 +157,8 @@ class HttpClient:
     def _client(self) -> httpx.AsyncClient:
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
-            limits = httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_S)
             self._clients[loop] = httpx.AsyncClient(
-                transport=httpx.AsyncHTTPTransport(retries=_RETRIES, limits=limits),
+                transport=Connections(_IDLE_S),
                 headers=self._headers,
                 event_hooks={"request": [_send_trace_on]},
                 # A step's `Limit` bounds the rest.
@@ -151,12 +171,16 @@ class HttpClient:
             return json.loads(text)
         except ValueError as error:
             raise EngineError(
-                f"{self.url}{path} answered what is no JSON: {text[:_SHOWN]!r}",
+                f"{self.url}{path} answered what is no JSON: {self._shown(text)!r}",
                 hint="is this the address of a model server?",
             ) from error
 
+    def _shown(self, text: str) -> str:
+        """The start of a reply, as an error may show it."""
+        return (text.replace(self._key, "***") if self._key else text)[:_SHOWN]
+
     def _refused(self, path: str, response: httpx.Response) -> Exception:
-        status, body = response.status_code, response.text[:_SHOWN]
+        status, body = response.status_code, self._shown(response.text)
         message = f"{self.url}{path} answered {status}: {body.strip() or '(empty)'}"
         if status in {401, 403}:
             return ConfigError(message, hint="check api_key", status=status)
@@ -172,6 +196,8 @@ class HttpClient:
         if status == httpx.codes.BAD_GATEWAY:
             return EngineUnavailable(message, hint="start the server behind it", status=status)
         hint = "look into the server's log" if status >= 500 else "the server refused the request"
+        if response.has_redirect_location:
+            hint = f"give the address that it names: {response.headers['location']}"
         return EngineError(message, hint=hint, status=status, body=body)
 
     def _lost(self, path: str, error: httpx.HTTPError) -> EngineUnavailable:

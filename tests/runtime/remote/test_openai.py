@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from phloem.errors import ConfigError, EngineError, Unsupported
+from phloem.errors import ConfigError, EngineError, PhloemError, Unsupported
 from phloem.grammar.spec import Constraint
 from phloem.programs.api.function import function
 from phloem.programs.api.primitives import gen, select
@@ -166,6 +166,73 @@ async def test_failures_say_what_the_server_said(
             await run(session, PARAMS, constraint)
         assert session._dialogue.request() == before
         await backend.aclose()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (reply(200, "<html>log in</html>", "text/html"), "answered text/html.*log in"),
+        (reply(200, '{"choices": []}'), "answered application/json"),
+        (reply(307, "", extra="Location: http://other/v1"), "307"),
+    ],
+    ids=["page", "whole", "moved"],
+)
+async def test_what_answers_in_place_of_the_server_is_told(answer: bytes, said: str) -> None:
+    """A page of a proxy, a reply in one piece and an address that moved are told as such."""
+    async with canned({"/v1/chat/completions": answer}) as server:
+        backend = OpenAI("m", f"{server.url}/v1")
+        with pytest.raises(EngineError, match=said) as caught:
+            await run(await asked(backend))
+        assert caught.value.hint == "give the address that it names: http://other/v1" or (
+            "is this the address" in str(caught.value.hint)
+        )
+        await backend.aclose()
+
+
+async def test_an_answer_that_has_ended_is_whole_without_the_last_event() -> None:
+    """Some servers close the stream after the finish_reason."""
+    body = f"data: {_chunk('Hello', 'stop')}\n\n"
+    async with canned({"/v1/chat/completions": reply(200, body, "text/event-stream")}) as server:
+        backend = OpenAI("m", f"{server.url}/v1")
+        _, result = await run(await asked(backend))
+        assert (result.text, result.finish_reason) == ("Hello", "stop")
+        await backend.aclose()
+
+
+async def test_no_tokens_are_not_asked_for() -> None:
+    """An answer of no tokens is empty, and costs no request: servers refuse max_tokens 0."""
+    async with canned({}) as server:
+        backend = OpenAI("m", f"{server.url}/v1")
+        _, result = await run(await asked(backend), SamplingParams(max_tokens=0))
+        assert (result.text, result.finish_reason, server.asked) == ("", "length", [])
+        await backend.aclose()
+
+
+@pytest.mark.parametrize("status", [400, 401, 500])
+async def test_no_error_shows_the_key(status: int) -> None:
+    """A key that the server quotes is masked."""
+    quoted = '{"error": {"message": "Incorrect API key sk-secret-1"}}'
+    async with canned({"/v1/chat/completions": reply(status, quoted)}) as server:
+        backend = OpenAI("m", f"{server.url}/v1", "sk-secret-1")
+        with pytest.raises(PhloemError, match=r"API key \*\*\*") as caught:
+            await run(await asked(backend))
+        assert "secret" not in str(caught.value)
+        assert "secret" not in repr(caught.value.details)
+        await backend.aclose()
+
+
+@pytest.mark.parametrize("key", ["sk-secret\n", "sk secret", "sk-sécret"])
+def test_a_key_that_no_header_can_hold_is_refused(key: str) -> None:
+    """A line end from a file, for one, is told at once, without the key."""
+    with pytest.raises(ConfigError, match="API key") as caught:
+        OpenAI("m", "http://127.0.0.1:1/v1", key)
+    assert "cret" not in str(caught.value)
+
+
+def test_an_empty_address_is_none() -> None:
+    """It does not mean OpenAI's own, which would be sent another server's key and prompts."""
+    with pytest.raises(ConfigError, match="address"):
+        OpenAI("m", "", "key")
 
 
 async def test_white_space_in_json_is_the_servers_choice() -> None:
