@@ -39,17 +39,20 @@ async def ask(
         look = attempts(lambda: _look(session, effect, params), effect.retries)
         return samples * [await limited(look, effect.timeout, what)]
     if samples == 1:
-        stream = _Stream(branch, effect, params, site)
-        work = attempts(lambda: stream.collect(session), effect.retries, stream.may_retry)
+        work = _Stream(branch, effect, params, site).whole(session)
         return [await limited(work, effect.timeout, what)]
     keys = [f"{branch.key}#{index}" for index in range(samples)]
     copies = await session.fork(samples, branches=keys)
     streams = [_Stream(branch, effect, params, site, silent=index > 0) for index in range(samples)]
     both = zip(streams, copies, strict=True)
+    tasks = [asyncio.ensure_future(stream.whole(copy)) for stream, copy in both]
     try:
-        everything = asyncio.gather(*(stream.collect(copy) for stream, copy in both))
-        return await limited(everything, effect.timeout, what)
+        return await limited(asyncio.gather(*tasks), effect.timeout, what)
     finally:
+        # If one fails, the others are of no use; one may be waiting for its next attempt.
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         # The first sample is what the program goes on with.
         for unused in [*copies[1:], session]:
             await unused.close()
@@ -79,7 +82,7 @@ def _endless(effect: Generate) -> StepError:
 
 
 class _Stream:
-    """One attempt to generate: passes tokens on as events and keeps what was delivered."""
+    """One sample: passes tokens on as events and keeps what was delivered."""
 
     def __init__(
         self,
@@ -93,12 +96,18 @@ class _Stream:
         self._branch, self._effect, self._params, self._site = branch, effect, params, site
         self._silent = silent
         self._delivered: list[str] = []
+        self._begun = False
 
-    def may_retry(self, error: Exception) -> bool:
-        """Text that readers have seen can't be taken back, so only a silent failure is retried."""
-        return getattr(error, "retryable", False) and not self._delivered
+    async def whole(self, session: Session) -> StepResult:
+        """The result, after as many attempts as the step allows. A text that has begun can't be
+        taken back, so only a failure before it is retried."""
+        return await attempts(
+            lambda: self._collect(session),
+            self._effect.retries,
+            lambda error: getattr(error, "retryable", False) and not self._begun,
+        )
 
-    async def collect(self, session: Session) -> StepResult:
+    async def _collect(self, session: Session) -> StepResult:
         """The stream's result. What was delivered before a failure stays in the text."""
         params = replace(self._params, stream=self._branch.run.watched and not self._silent)
         stream = session.generate(params, self._effect.constraint)
@@ -124,6 +133,7 @@ class _Stream:
         return result
 
     def _pass_on(self, item: TokenEvent) -> None:
+        self._begun = self._begun or bool(item.text)
         if self._silent or item.empty:
             return
         if item.text:

@@ -38,7 +38,7 @@ async def limited(work: Awaitable[T], seconds: float | None, what: str) -> T:
             raise
         raise DeadlineExceeded(
             f"{what} took longer than its timeout of {seconds} s",
-            hint="raise timeout=, or retries= if the service is flaky",
+            hint="raise timeout=, which bounds all attempts together",
         ) from None
 
 

@@ -55,12 +55,13 @@ class OpenAI(Backend):
                 raise ConfigError(
                     "OpenAI's own API needs a key", hint="set OPENAI_API_KEY, or give api_key="
                 )
-        http = HttpClient(base_url or _HOME, api_key)
+        http = HttpClient(_HOME if base_url is None else base_url, api_key)
         # The newer name is required there; other servers often know only the older one.
         limit = "max_completion_tokens" if base_url is None else "max_tokens"
         tokenizer = _byte_tokenizer()
         compiler = GrammarCompiler(tokenizer.to_json(), tokenizer.vocab_size, [0])
-        self._server = ChatServer(http, model, Checker(compiler, tokenizer), timeout, limit)
+        checker = Checker(compiler, tokenizer, "use a server and a model that keep response_format")
+        self._server = ChatServer(http, model, checker, timeout, limit)
         self._closed = False
         self._capabilities = Capabilities(
             model=model,

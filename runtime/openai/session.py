@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from phloem.errors import EngineError, Unsupported
+from phloem.errors import EngineError, EngineUnavailable, Unsupported
 from phloem.grammar.spec import Constraint
 from phloem.programs.protocol import (
     FinishReason,
@@ -112,6 +112,10 @@ class ChatSession(RemoteSession, Session):
         """See `Session`. The seed is passed on; what it is worth is the server's to say."""
         server, answer = self._server, _Answer()
         with self.step() as limit:
+            if params.max_tokens == 0:
+                # Servers refuse to say nothing.
+                yield StepResult("", (), "length", Usage())
+                return
             body = {
                 "model": server.model,
                 "messages": self._dialogue.request(),
@@ -131,6 +135,10 @@ class ChatSession(RemoteSession, Session):
             except (GeneratorExit, asyncio.CancelledError):
                 self._dialogue.answer(answer.text)
                 raise
+            except EngineUnavailable:
+                if answer.reason is None:
+                    raise
+                # It had all been said: some servers send no [DONE].
             result = self._result(answer)
             if constraint is not None:
                 server.checker.check(constraint, result)

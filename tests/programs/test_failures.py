@@ -269,6 +269,24 @@ def test_retries_take_only_errors_that_may_pass() -> None:
             program.run(backend=ScriptedBackend(lambda *_: "ok", faults=faults))
 
 
+def test_each_sample_is_retried() -> None:
+    """`retries=` holds for each of several samples, and no attempt goes on after one has failed."""
+    busy = Overloaded("busy", retry_after_s=0.0)
+    later = Overloaded("busy", retry_after_s=60.0)
+
+    @ph.function
+    def program(s):
+        s += ph.gen("x", n=3, retries=1)
+        return s["x"]
+
+    good = ScriptedBackend(lambda *_: "ok", faults={0: busy, 2: busy})
+    assert program.run(backend=good).value == ["ok"] * 3
+    bad = ScriptedBackend(lambda *_: "ok", faults={0: later, 1: Boom("boom")})
+    with pytest.raises(Boom):
+        in_time(lambda: program.run(backend=bad))
+    assert (bad.running, bad.open_sessions) == (0, 0)
+
+
 def test_retrieval_retries() -> None:
     """A retrieval's retries ask again after a retryable error."""
 
