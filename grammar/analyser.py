@@ -6,6 +6,7 @@ What lives here: the implementation of `spec.Analyser`. What does not: tokenizer
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -166,6 +167,7 @@ def _regex_bounds(pattern: str, budget_s: float) -> Bounds:
     return Bounds(exact.min_chars, exact.max_chars, empty=exact.empty)
 
 
+@functools.lru_cache(maxsize=64)
 def _check(constraint: Constraint) -> None:
     """Raise `ConstraintError` if the engine can't run the constraint."""
     grammar = LLMatcher.grammar_from_lark(lower(constraint))

@@ -12,6 +12,7 @@ import pytest
 from phloem.errors import ConfigError, ConstraintError
 from phloem.grammar import compiler as compiler_module
 from phloem.grammar.compiler import GrammarCompiler
+from phloem.grammar.lowering import lower
 from phloem.grammar.spec import Constraint
 
 
@@ -220,3 +221,20 @@ def test_a_compiler_that_nobody_holds_ends_with_its_thread(compiler):
     thread.join(60)
     assert gone() is None
     assert not thread.is_alive()
+
+
+def test_what_a_step_asks_for_again_is_checked_once(build, monkeypatch) -> None:
+    """A program asks for the same constraint at every step: the second time costs no look at it;
+    one that can't be enforced is refused each time."""
+    lowered: list[Constraint] = []
+
+    def counted(constraint: Constraint) -> str:
+        lowered.append(constraint)
+        return lower(constraint)
+
+    monkeypatch.setattr("phloem.grammar.analyser.lower", counted)
+    made = {build(regex="once in a blue moon [0-9]{3}") for _ in range(3)}
+    assert lowered == list(made)
+    for _ in range(2):
+        with pytest.raises(ConstraintError):
+            build(regex="never(?!)")
