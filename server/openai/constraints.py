@@ -31,6 +31,10 @@ ToolMode = Literal["none", "auto", "call"]
 """none: no calls. auto: calls or text. call: exactly one call."""
 
 
+_TEXT = rf"(?!{CALL_BEGIN.rstrip('>')})[\s\S]*"
+"""Any text but for one that might be meant as a call; it may begin with "<" as HTML does."""
+
+
 def tool_mode(request: ChatRequest) -> ToolMode:
     """How the reply relates to tools."""
     if not request.tools or request.tool_choice == "none":
@@ -97,8 +101,8 @@ def _reply(analyser: Analyser, request: ChatRequest) -> Constraint | None:
 
 
 def _calls_or_reply(analyser: Analyser, request: ChatRequest) -> Constraint:
-    """Calls between their marks, or else what `_reply` says or text not beginning with "<"."""
-    reply = _reply(analyser, request) or Constraint("regex", r"([^<][\s\S]*)?")
+    """Calls between their marks, or else what `_reply` says or text not beginning like one."""
+    reply = _reply(analyser, request) or Constraint("regex", _TEXT)
     at_most = 1 if request.parallel_tool_calls is False else None
     tools = _parameters(request)
     with _param("tools"):

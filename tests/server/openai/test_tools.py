@@ -7,6 +7,11 @@ from typing import Any
 
 import pytest
 
+from phloem.grammar.analyser import default_analyser
+from phloem.grammar.testing import compiler_of
+from phloem.runtime.model.tiny import tiny_tokenizer
+from phloem.server.openai.chat_request import ChatRequest
+from phloem.server.openai.constraints import reply_constraint
 from phloem.server.openai.tool_stream import (
     CallArguments,
     CallStart,
@@ -234,6 +239,20 @@ def test_calls_are_read_whatever_the_pieces(size: int) -> None:
     cuts = [MARKED[at : at + size] for at in range(0, len(MARKED), size)]
     pieces = [piece for cut in cuts for piece in reader.feed(cut)] + reader.finish()
     assert read(pieces) == ("", [("a", '{"x":"}\\"</tool_call>"}'), ("b", "{}")])
+
+
+def test_a_reply_beside_tools_may_begin_with_a_bracket() -> None:
+    """Where tools are offered a reply may be HTML; only what begins like a call must be one."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": TOOLS}
+    request = ChatRequest.model_validate(body)
+    kinds = frozenset({"lark", "regex", "json_schema"})
+    constraint = reply_constraint(default_analyser(), request, kinds)
+    compiler = compiler_of(tiny_tokenizer())
+    assert constraint is not None
+    for text, fits in [("<b>x</b>", True), ("< tool", True), ("<tool_call> x", False), ("", True)]:
+        matcher = compiler.matcher(constraint)
+        tokens = compiler.tokenizer.ll.tokenize_str(text)
+        assert (matcher.accepts_prefix(tokens) == len(tokens)) is fits, text
 
 
 @pytest.mark.parametrize("text", ["", "<", "<tool", "<b>bold</b>", "plain", "a <tool_call>{}"])
