@@ -37,9 +37,15 @@ class BertEmbedder:
         self.dims = self._encoder.config.hidden
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(min(max_tokens, self._encoder.config.positions))
+        self.max_tokens = min(max_tokens, self._encoder.config.positions)
+        self._tokenizer.enable_truncation(self.max_tokens)
         # A "[SEP]" inside a text is text.
         self._tokenizer.encode_special_tokens = True
+
+    def first_cut(self, texts: Sequence[str]) -> int | None:
+        """See `protocol.Cutting`."""
+        encoded = self._tokenizer.encode_batch(list(texts))
+        return next((place for place, one in enumerate(encoded) if one.overflowing), None)
 
     def embed(self, texts: Sequence[str]) -> Matrix:
         """See `protocol.Embedder.embed`. Texts of like length run together."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from phloem.errors import RetrievalError
 
-__all__ = ["Embedder", "Matrix", "check_dims", "check_embedder", "unit_vector"]
+__all__ = ["Cutting", "Embedder", "Matrix", "check_dims", "check_embedder", "unit_vector"]
 
 Matrix: TypeAlias = NDArray[np.float32]
 
@@ -31,6 +31,17 @@ class Embedder(Protocol):
 
     def embed(self, texts: Sequence[str]) -> Matrix:
         """Vectors of length 1, float32 [len(texts), dims]. Called from worker threads."""
+        ...
+
+
+@runtime_checkable
+class Cutting(Embedder, Protocol):
+    """An embedder that reads no more than `max_tokens` of a text."""
+
+    max_tokens: int
+
+    def first_cut(self, texts: Sequence[str]) -> int | None:
+        """The place of the first of `texts` that is longer; None if there is none."""
         ...
 
 

@@ -16,9 +16,10 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
-from phloem.errors import ConfigError
+from phloem.errors import ConfigError, PromptTooLong
 from phloem.programs.protocol import Usage
 from phloem.retrieval.embed.known import DEFAULT, embedder_named
+from phloem.retrieval.embed.protocol import Cutting
 from phloem.server.generation.run import Account
 from phloem.server.http.body import StrictRoute
 from phloem.server.http.disconnect import while_connected
@@ -73,7 +74,8 @@ class EmbeddingReply(BaseModel):
 
 @router.post("/v1/embeddings")
 async def embeddings(body: EmbeddingRequest, request: Request, state: State) -> EmbeddingReply:
-    """Vectors of texts, as OpenAI's endpoint of this name gives them."""
+    """Vectors of texts, as OpenAI's endpoint of this name gives them. One that is longer than the
+    model reads is refused: its vector would be that of its beginning."""
     texts = [body.input] if isinstance(body.input, str) else body.input
     if len(texts) > MAX_TEXTS:
         raise ConfigError(f"{len(texts)} texts are more than {MAX_TEXTS}", param="input")
@@ -88,7 +90,7 @@ async def embeddings(body: EmbeddingRequest, request: Request, state: State) -> 
             vectors = await while_connected(request, _embed(body, texts))
         finally:
             lease.release()
-        tokens = sum(map(state.engine.backend.count, texts))
+        tokens = await asyncio.to_thread(lambda: sum(map(state.engine.backend.count, texts)))
         account.use(Usage(prompt=tokens, prefilled=tokens))
     as_text = body.encoding_format == "base64"
     return EmbeddingReply(
@@ -105,6 +107,15 @@ async def _embed(body: EmbeddingRequest, texts: list[str]) -> Any:
     embedder = await asyncio.to_thread(embedder_named, DEFAULT)
     if body.dimensions not in (None, embedder.dims):
         raise ConfigError(f"{DEFAULT} has {embedder.dims} dimensions", param="dimensions")
+    if isinstance(embedder, Cutting):
+        cut = await asyncio.to_thread(embedder.first_cut, texts)
+        if cut is not None:
+            raise PromptTooLong(
+                f"input {cut} has more than the {embedder.max_tokens} tokens that {DEFAULT} reads",
+                hint="split it, and send the parts",
+                param="input",
+                limit=embedder.max_tokens,
+            )
     return await asyncio.to_thread(embedder.embed, texts)
 
 

