@@ -102,7 +102,7 @@ def _spelt(backend: TokenBackend[Any], token: int) -> str:
 async def _ids(backend: TokenBackend[Any], job: Job, prompt: Prompt) -> tuple[int, ...]:
     """The tokens that a session with this prompt begins with."""
     if isinstance(prompt, Tokens):
-        with about_prompt():
+        with about_prompt(job):
             backend.decode(prompt.ids)
         return prompt.ids
     session = await backend.open(_name(), namespace=job.namespace)

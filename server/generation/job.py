@@ -131,7 +131,7 @@ async def _open(backend: Backend, job: Job, prompt: Prompt) -> Session:
     if isinstance(prompt, Tokens):
         fingerprint = backend.capabilities.fingerprint
         snapshot = Snapshot(fingerprint, prompt.ids, namespace=job.namespace)
-        with about_prompt():
+        with about_prompt(job):
             return await backend.restore(
                 snapshot, name, deadline=job.deadline, priority=job.priority
             )
@@ -143,12 +143,12 @@ async def _open(backend: Backend, job: Job, prompt: Prompt) -> Session:
 
 
 @contextlib.contextmanager
-def about_prompt() -> Iterator[None]:
+def about_prompt(job: Job) -> Iterator[None]:
     """Say that what is not supported here is the prompt: it may hold ids that the model lacks."""
     try:
         yield
     except Unsupported as error:
-        error.details.setdefault("param", "prompt")
+        error.details.setdefault("param", job.field)
         raise
 
 

@@ -19,6 +19,18 @@ from tests.server.harness import Running, chunks, serving, tiny
 
 
 @pytest.mark.parametrize(
+    ("path", "field"), [("/v1/completions", "prompt"), ("/generate", "input_ids")]
+)
+def test_unknown_tokens_are_named_as_their_request_does(
+    server: Running, path: str, field: str
+) -> None:
+    """Ids that the model lacks are a 400 for the field that holds them."""
+    model = {} if path == "/generate" else {"model": server.model}
+    error = server.client.post(path, json={field: [10**8], **model}).json()["error"]
+    assert (error["param"], error["code"]) == (field, "unsupported")
+
+
+@pytest.mark.parametrize(
     ("path", "field", "body"),
     [
         ("/v1/chat/completions", "messages", {"messages": [{"role": "user", "content": "{}"}]}),
