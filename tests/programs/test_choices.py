@@ -101,15 +101,17 @@ def test_temperature_samples_by_score() -> None:
 
 
 def test_scores_are_reported() -> None:
-    """Every choice's score and token log-probabilities are in the meta data."""
+    """Every choice's score and token log-probabilities are in the meta data, with the choices that
+    they belong to: one that is given twice is scored once."""
 
     @ph.function
     def program(s):
-        s += ph.select("x", ["ab", "c"], choices_method=ph.unconditional_likelihood_normalized)
+        s += ph.select("x", ["ab", "ab", "c"], choices_method=ph.unconditional_likelihood_normalized)
         return s.get_meta_info("x")
 
     meta = program.run(backend=ScriptedBackend(scores={"ab": -2, "c": -3})).value
     assert meta["choice"] in {"ab", "c"}
+    assert meta["choices"] == ["ab", "c"]
     assert meta["normalized_prompt_logprobs"] == [-1.0, -3.0]
     assert [len(row) for row in meta["input_token_logprobs"]] == [2, 1]
     assert len(meta["normalized_unconditional_prompt_logprobs"]) == 2
