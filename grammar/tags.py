@@ -15,6 +15,7 @@ from typing import Any
 from phloem.errors import ConstraintError
 from phloem.grammar.lowering import lark_string, lower_rules, schema_model
 from phloem.grammar.schema.distinct import needs_tracking
+from phloem.grammar.schema.model import Kind, Literals, Numbers
 from phloem.grammar.spec import Constraint
 
 __all__ = ["Tag", "calls_or", "structural_tags", "tool_calls", "union"]
@@ -24,7 +25,10 @@ _CALL_BEGIN, _CALL_END = "<tool_call>", "</tool_call>"
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """Text from `begin` to `end` whose inside is constrained by `content`."""
+    """Text from `begin` to `end` whose inside is constrained by `content`.
+
+    It ends at the first `end` before which the text is one of the content.
+    """
 
     begin: str
     content: Constraint
@@ -56,11 +60,10 @@ def structural_tags(
         for index, tag in enumerate(tags):
             if not tag.begin.startswith(trigger):
                 continue
-            start, text = _part(tag.content, f"g{number}x{index}")
+            inside, text = _inside(tag, f"g{number}x{index}")
             rules.append(text)
             rest = lark_string(tag.begin[len(trigger) :]) if tag.begin != trigger else ""
-            end = lark_string(tag.end) if tag.end else ""
-            inner.append(f"{rest} {start} {end}")
+            inner.append(f"{rest} {inside}")
         if inner:
             options.append(f"head{number} ({' | '.join(inner)})")
             rules.append(f"head{number}[lazy]: FREE {lark_string(trigger)}\n")
@@ -84,6 +87,31 @@ def _check_tags(tags: Sequence[Tag], triggers: Sequence[str]) -> None:
                 f"the tag {tag.begin!r} begins with none of the triggers",
                 hint="a trigger is the beginning of each tag that it opens",
             )
+
+
+def _inside(tag: Tag, prefix: str) -> tuple[str, str]:
+    """What stands behind a tag's beginning, as an expression and the rules it needs."""
+    start, text = _part(tag.content, prefix)
+    if not tag.end:
+        return start, text
+    end = lark_string(tag.end)
+    if tag.content.kind != "json_schema":
+        # One terminal that stops as soon as it can: as two, the content would swallow the end.
+        return f"{prefix}end", f"{text}{prefix}end[lazy]: {start} {end}\n"
+    model = schema_model(tag.content.source)
+    if tag.end[0] in "0123456789.eE" and any(map(_holds_number, model.kinds[model.start])):
+        raise ConstraintError(
+            f"the end {tag.end!r} can't be told from the rest of a number",
+            hint="let it begin with another character",
+        )
+    return f"{start} {end}", text
+
+
+def _holds_number(kind: Kind) -> bool:
+    numerals = "-0123456789"
+    return isinstance(kind, Numbers) or (
+        isinstance(kind, Literals) and any(text[0] in numerals for text in kind.texts)
+    )
 
 
 def _times(name: str, least: int, most: int | None) -> str:

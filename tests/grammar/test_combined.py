@@ -108,6 +108,36 @@ def test_tags_that_could_never_be_opened_are_refused(tags, options, problem):
         structural_tags([Tag(begin, X, "") for begin in tags], **options)
 
 
+@pytest.mark.parametrize(
+    ("content", "end", "texts"),
+    [
+        ({"regex": ".*"}, "</f>", {"<f>x</f>": True, "a<f></f></f>b": True, "<f>x</f": False}),
+        ({"regex": "[a-z<]{2,}"}, "</f>", {"<f>x<</f>": True, "<f>x</f>": False}),
+        ({"regex": "[0-9]+"}, "0", {"<f>10": True, "<f>100<f>20": True, "<f>0": False}),
+        ({"regex": "x|x</f>y"}, "</f>", {"<f>x</f>": True, "<f>x</f>y</f>": True}),
+        ({"regex": "(?=.*1)[^|]+"}, "|", {"<f>a1|": True, "<f>a|1|": False}),
+        ({"choices": ["a", "ab"]}, "b", {"<f>ab": True, "<f>abb<f>ab": True, "<f>aab": False}),
+        ({"regex": "[0-9]+"}, "", {"<f>12": True, "<f>12<f>3": True, "<f>1a": True, "<f>a": False}),
+        ({"schema": {"type": ["string", "number"]}}, "x", {'<f>"a"x': True, "<f>1.5x": True}),
+    ],
+)
+def test_a_tag_ends_at_the_first_end_that_fits(compiler, build, draw, content, end, texts):
+    """What may also go on with the tag's end does not swallow it: no text runs on for ever."""
+    constraint = structural_tags([Tag("<f>", build(**content), end)])
+    for text, fits in texts.items():
+        assert accepts(constraint, text, tokenizer=compiler) is fits, text
+    assert draw(compiler, constraint, 1, limit=40) is not None
+
+
+def test_an_end_like_the_rest_of_a_number_is_refused(build):
+    """After JSON that may be a number an end can't begin as a number goes on."""
+    for schema in ({"type": "number"}, {"enum": ["a", -1]}):
+        for end in ("1", ".", "end"):
+            with pytest.raises(ConstraintError, match="rest of a number"):
+                structural_tags([Tag("<f>", build(schema=schema), end)])
+    assert structural_tags([Tag("<f>", build(schema={"type": "object"}), "end")])
+
+
 def test_calls_need_a_tool_and_a_count():
     """No tools, or a count of none, is refused where it is written."""
     for make in (tool_calls, lambda tools: calls_or(tools, X)):
