@@ -19,6 +19,10 @@ from phloem.runtime.engine.radix_tree import Node, Rank
 
 __all__ = ["EvictionOrder"]
 
+_FRESH = 1 / 8
+"""Ranks are good for such a part of the time to the next use: the chance of that changes with age,
+and a claim that it has outlived holds a page that is worth more to another."""
+
 _SOONEST_S = 0.25
 """Ranks are good for so long at least."""
 
@@ -51,7 +55,7 @@ class EvictionOrder:
         rank = node.rank = self._rank_of(node)
         heapq.heappush(self._heap, (rank, next(self._ties), node))
         if 0 < -rank[0] < math.inf:  # one whose use is due at once is offered again after it
-            due = self._clock() + max(-rank[0] / 2, _SOONEST_S)
+            due = self._clock() + max(-rank[0] * _FRESH, _SOONEST_S)
             heapq.heappush(self._due, (due, next(self._ties), node, rank))
         if len(self._heap) > 2 * self._cleaned + _SLACK:
             self._clean()

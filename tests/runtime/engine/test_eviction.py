@@ -2,9 +2,11 @@
 
 import pytest
 
+from phloem.runtime.engine.eviction import EvictionOrder
 from phloem.runtime.engine.forecast import Interest
 from phloem.runtime.engine.kv_pool import KVPool
 from phloem.runtime.engine.radix_cache import RadixCache
+from phloem.runtime.engine.radix_tree import Node
 from phloem.runtime.engine.sequence import Sequence
 from phloem.runtime.engine.sequence_kv import SequenceKV
 from phloem.runtime.model.batch import KVStorage
@@ -334,6 +336,19 @@ def test_what_many_sessions_share_outlives_their_own_ends():
         cache.run(tokens_of(50 + run))
         cache.now += 0.1
     assert cache.has(tokens_of(1)) == 16
+
+
+def test_a_rank_follows_the_time_that_passes():
+    """A page waits for its use in 100 seconds. 30 seconds later that is nearer than another's, in
+    75: the other goes first, and nobody had to touch the first for that."""
+    clock = [0.0]
+    first, second = Node(None, (1,), 0), Node(None, (2,), 1)
+    uses = {first: 100.0, second: 105.0}
+    order = EvictionOrder(lambda _: True, lambda at: (clock[0] - uses[at], 0), lambda: clock[0])
+    order.offer(first)
+    clock[0] = 30.0
+    order.offer(second)
+    assert order.take() is second
 
 
 def test_what_is_kept_for_the_order_is_bounded():
