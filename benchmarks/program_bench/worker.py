@@ -13,6 +13,7 @@ The first line tells of the engine.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import json
@@ -134,6 +135,9 @@ def main() -> None:
     os.dup2(2, 1)
     _load_package()
     runner = make(sys.argv[1], sys.argv[2:])
+    # As services do: no search for garbage goes through what the engine's libraries have made.
+    gc.collect()
+    gc.freeze()
     print(json.dumps(runner.info()), file=replies, flush=True)
     warm: set[str] = set()
     for line in sys.stdin:
