@@ -57,6 +57,8 @@ def _array_parts(context: Context) -> tuple[list[Any], Any]:
     prefix = schema.get("prefixItems", [])
     rest = schema.get("items", True)
     if isinstance(rest, list):
+        if prefix:
+            context.refuse("stands beside a list of 'items', which says the same of other items")
         prefix, rest = rest, schema.get("additionalItems", True)
     return prefix, rest
 

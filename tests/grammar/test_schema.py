@@ -207,6 +207,7 @@ def test_values_against_schemas(compiler, schema, yes, no):
          {"keyword": "multipleOf"}),
         ({"contains": {"type": "null"}, "minContains": 5000}, "1,200", {"keyword": "contains"}),
         ({"items": {"minLength": 10**12}}, "1,000,000,000", {"path": "$.items"}),
+        ({"prefixItems": [{"const": 1}], "items": [{"const": 2}]}, "beside a list", {"path": "$"}),
         ({"required": "a"}, "required", {"keyword": "required"}),
         ("{", "JSON", {}),
         ("[1]", "object or a boolean", {}),
