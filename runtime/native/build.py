@@ -50,7 +50,9 @@ UNITS = (
 )
 """(source, namespace of its kernels, flags of its instruction set)"""
 
-COMPILE_SECONDS = 300
+COMPILE_SECONDS = 1800
+"""A bound on a compiler that hangs. It is generous, since on a machine whose cores are taken half a
+minute of compiling has lasted more than five, and giving up costs several times the speed."""
 
 
 class NativeUnavailable(Exception):
@@ -88,7 +90,13 @@ def load_library() -> Library:
     path = _library_path()
     if not path.exists():
         logger.warning("compiling the native decoder, once (about half a minute): %s", path)
-        write_atomically(path, _compile)
+        try:
+            write_atomically(path, _compile)
+        except NativeUnavailable as error:
+            logger.warning(
+                "it was not compiled, so torch computes, several times slower: %s", error
+            )
+            raise
     try:
         library = Library(path)
     except OSError as error:

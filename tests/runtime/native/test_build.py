@@ -46,8 +46,10 @@ def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_a_compiler_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What the compiler complained about is in the reason, and no library is left behind."""
+def test_a_compiler_that_fails_is_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its complaint is in the reason and in a warning, and no library is left behind."""
     broken = tmp_path / "broken-cxx"
     broken.write_text(
         '#!/bin/sh\ncase "$1" in --version) echo broken 1.0;; *) echo no luck >&2; exit 1;; esac\n'
@@ -58,6 +60,9 @@ def test_a_compiler_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_
     problem = build.status().problem
     assert problem is not None
     assert "no luck" in problem
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warnings) == 2, "that it compiles, and that it failed"
+    assert "no luck" in warnings[1]
     assert list((tmp_path / "cache" / "native").iterdir()) == []
 
 
