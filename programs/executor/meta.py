@@ -38,9 +38,9 @@ def of_result(result: StepResult) -> dict[str, Any]:
 def of_choice(
     choices: Sequence[str], index: int, decision: Decision, scored: ScoreResult
 ) -> dict[str, Any]:
-    """Meta data of a choice: the winner, the choices (one that was given twice is one), and for each
-    of them its score and token log-probabilities, as [logprob, id, text], the text None where the
-    engine does not tell."""
+    """Meta data of a choice: the winner, the choices (one that was given twice is one), and for
+    each of them its score and token log-probabilities, as [logprob, id, text], the text None where
+    the engine does not tell."""
     means = [
         sum(choice.logprobs) / len(choice.logprobs) if choice.logprobs else 0.0
         for choice in scored.choices

@@ -106,7 +106,8 @@ def test_scores_are_reported() -> None:
 
     @ph.function
     def program(s):
-        s += ph.select("x", ["ab", "ab", "c"], choices_method=ph.unconditional_likelihood_normalized)
+        choices = ["ab", "ab", "c"]
+        s += ph.select("x", choices, choices_method=ph.unconditional_likelihood_normalized)
         return s.get_meta_info("x")
 
     meta = program.run(backend=ScriptedBackend(scores={"ab": -2, "c": -3})).value
