@@ -50,8 +50,7 @@ def check_index_name(name: str) -> str:
 
     Raises `InvalidQuery` naming the rule.
     """
-    if not isinstance(name, str) or not name or name in (".", ".."):
-        raise InvalidQuery(f"not an index name: {name!r}", hint="give a text without slashes")
+    _check_one_name(name)
     found = _BAD_NAME.search(name)
     if found or name != name.lower() or name[0] in "-_+" or len(name.encode()) > 200:
         raise InvalidQuery(
@@ -59,6 +58,13 @@ def check_index_name(name: str) -> str:
             hint='lower case, no spaces, none of \\ / * ? " < > | , # :, not starting with - _ +',
         )
     return name
+
+
+def _check_one_name(name: object) -> None:
+    """Less than `check_index_name`, since a query may name aliases and patterns. What it refuses
+    would be another address of the server, or another folder."""
+    if not isinstance(name, str) or not name or "/" in name or name in (".", ".."):
+        raise InvalidQuery(f"not an index name: {name!r}", hint="give a text without slashes")
 
 
 def check_query(query: Query) -> Query:
@@ -73,8 +79,7 @@ def check_query(query: Query) -> Query:
             index=query.index,
         )
     index = query.index
-    if not isinstance(index, str) or not index or "/" in index or index in (".", ".."):
-        raise InvalidQuery(f"not an index name: {index!r}", hint="give a text without slashes")
+    _check_one_name(index)
     if type(query.k) is not int or not 1 <= query.k <= MAX_HITS:
         raise InvalidQuery(f"k must be 1 to {MAX_HITS}, not {query.k!r}", index=index)
     if query.mode not in ("bm25", "knn", "hybrid"):
