@@ -6,6 +6,7 @@ import asyncio
 import math
 import re
 import sys
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -65,7 +66,7 @@ async def test_forks_compute_a_new_prefix_once(backend: RuntimeEndpoint) -> None
     """The first fork computes the prefix, read as it comes or not; no other computes it again."""
     size = backend.count(FOX)
     for stream in (True, False):
-        session = await opened(backend, FOX, namespace=f"forks {stream}")
+        session = await opened(backend, FOX, namespace=uuid.uuid4().hex)
         forks = await session.fork(3)
         for number, fork in enumerate(forks):
             fork.append([Text(f" Branch {number}.")])
