@@ -6,6 +6,8 @@ rooms' work).
 
 from __future__ import annotations
 
+import traceback
+
 from rich.console import Console
 from rich.text import Text
 
@@ -25,6 +27,14 @@ def report(error: Exception) -> None:
     text = Text.assemble(("error: ", "bold red"), message)
     if hint:
         text.append("\n  hint: ", style="bold").append(hint)
-    if where := where_of(error):
+    if where := where_of(error) or _raised_at(error):
         text.append("\n  where: ", style="bold").append(str(where))
     Console(stderr=True, soft_wrap=True, highlight=False).print(text)
+
+
+def _raised_at(error: Exception) -> str | None:
+    """File and line that raised an error without a place, such as one of a file's own imports."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, PhloemError) or not frames:
+        return None
+    return f"{frames[-1].filename}:{frames[-1].lineno}"

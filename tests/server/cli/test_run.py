@@ -173,6 +173,16 @@ def test_a_file_that_does_not_parse_is_named(phloem: Command, home: Path) -> Non
     assert "line 1" in done.err
 
 
+def test_an_error_of_a_files_own_statements_names_its_line(phloem: Command, home: Path) -> None:
+    """What a file raises as it is imported, in a file it imports too, comes with file and line."""
+    (home / "lacks_a_module.py").write_text("x = 1\n\nimport no_such_module\n")
+    (home / "imports.py").write_text("import lacks_a_module\n")
+    done = phloem("check", "imports.py")
+    assert done.code == 1
+    assert "No module named 'no_such_module'" in done.err
+    assert "lacks_a_module.py:3" in done.err
+
+
 def test_a_quotation_is_shown_in_its_passage(
     phloem: Command, home: Path, scripted: ScriptedBackend
 ) -> None:
