@@ -19,7 +19,7 @@ from phloem.runtime.engine.radix_tree import Node
 
 __all__ = ["Arrivals"]
 
-_SHAPE = 0.05
+_SHAPE = 0.01
 """A page without any visit counts as one with so many: how much rates differ."""
 
 _LAST = 0.05
