@@ -156,8 +156,8 @@ def without_the_future(shape: str, seeds: int) -> dict[str, float]:
     for share in SHARES:
         tokens = PAGE * pages_for(int(share * live))
         if talks:
-            price = chat_price(others, tokens)
-            bound = sum(chat_bound(trace, tokens, price) for trace in traces)
+            price = chat_price(others, tokens, PAGE)
+            bound = sum(chat_bound(trace, tokens, price, PAGE) for trace in traces)
         else:
             bound = sum(
                 few_shot_bound(trace, tokens, known)

@@ -5,9 +5,11 @@ requests (`bounds.py`) and for caches that see the future (`traces.best_hits`).
 
 As in `bounds.py` the bound is a number for a trace whose mean over traces is at least the mean
 reuse of every cache of so many tokens, of whatever rule, that knows all laws and all that has
-come but not the draws to come. A cache is taken as in `best_hits`: single tokens, all those of
-the running step among them. It may keep any tokens, and drops them at no other time than a step,
-since only steps need room.
+come but not the draws to come. A cache is taken as in `best_hits`: it holds all tokens of the
+running step. It may keep any tokens, and drops them at no other time than a step, since only steps
+need room. Its room is pages of so many tokens. A page that holds tokens of one conversation alone
+takes a whole page of room however few they are; what begins in the page that a system message ends
+in is taken to need no more room than itself.
 
 The proof. Let X be the tokens of one turn that are held, N jump from 0 to 1 when the conversation
 goes on, and h dt be the chance of that in the next moment, given all that has come. The reuse is
@@ -40,8 +42,8 @@ Ints = NDArray[np.int64]
 CELL_S = 0.05
 """Seconds of a cell of age, in which 1 - G is taken as constant."""
 
-_ROUNDS = 200
-"""With a thousand the bounds are 0.1% less."""
+_ROUNDS, _ROUGHLY = 1000, 200
+"""With the first number the bounds are 0.1% less; the second does for the choice of a price."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,8 +93,8 @@ class _Rows:
     end. Whatever is kept through the steps between brings something until the next one."""
 
     def __init__(self, rows: Iterable[tuple[int, int, Array]], steps: int) -> None:
-        """Rows: the step after which they are held, how many tokens, and what one of them brings
-        from there to the next step, from that to the one after, and so on."""
+        """Rows: the step after which they are held, how much room they take, and what each token
+        of it brings from there to the next step, from that to the one after, and so on."""
         self.surely = 0.0
         self.steps = steps
         kept = []
@@ -142,18 +144,36 @@ class _Rows:
         return least
 
 
-def _uses(steps: Sequence[Step]) -> Iterable[tuple[int, int | None, int, Again | None]]:
-    """What each step leaves: after which, the step that uses it, how many tokens, and the law of
-    a wait; None for a system message, which is taken as if the cache knew when it is used."""
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What a step leaves: after which, the step that uses it, where it begins and ends in the text,
+    and the law of a wait; None for a system message, which is taken as if the cache knew when it is
+    used."""
+
+    start: int
+    use: int | None
+    begin: int
+    end: int
+    law: Again | None
+
+    def parts(self, page: int) -> list[tuple[int, int]]:
+        """Tokens that are held together or not at all, and the room that they need."""
+        tokens, last = self.end - self.begin, self.end % page
+        if self.law is None or last == 0 or tokens <= page:
+            return [(tokens, tokens)]
+        return [(tokens - last, tokens - last), (last, page)]
+
+
+def _uses(steps: Sequence[Step]) -> Iterable[_Left]:
     following: dict[object, int] = {}
     for turn in range(len(steps) - 1, -1, -1):
         step = steps[turn]
         talk = step.session.split(".")[0]
         if step.again is not None and step.again.chance > 0:
-            own = len(step.prompt) + len(step.output) - 1 - step.shared
-            yield turn, following.get(talk), own, step.again
+            end = len(step.prompt) + len(step.output) - 1
+            yield _Left(turn, following.get(talk), step.shared, end, step.again)
         if step.prompt[0] in following:
-            yield turn, following[step.prompt[0]], step.shared, None
+            yield _Left(turn, following[step.prompt[0]], 0, step.shared, None)
         following[talk] = following[step.prompt[0]] = turn
 
 
@@ -162,39 +182,53 @@ def hindsight(
     capacity: int,
     holdings: Callable[[Again], Holding],
     rounds: int = _ROUNDS,
+    page: int = 1,
 ) -> float:
     """The bound, with the count that `holdings` gives for each law of a wait.
 
-    Holding a part of a turn is no better than the better of all of it and nothing, since what it
-    brings and the room that it takes are a number of tokens times the same.
+    Holding some tokens of a part (`_Left.parts`) is no better than the better of all of it and
+    nothing: what they bring is a number of tokens times the same, and the room that they take at
+    least as large a share of the part's.
     """
     times = np.array([*(step.at for step in steps), math.inf])
 
     def rows() -> Iterable[tuple[int, int, Array]]:
-        for start, use, tokens, law in _uses(steps):
-            if law is None:
-                assert use is not None
-                yield start, tokens, np.eye(1, use - start, use - start - 1)[0]
-                continue
-            held = holdings(law)
-            # After the last age nothing more is counted.
-            end = int(np.searchsorted(times, times[start] + held.ages[-1]))
-            ages = times[start : min(len(steps) if use is None else use, end) + 1] - times[start]
-            yield start, tokens, held.counts(ages, use is not None and use <= end)
+        for left in _uses(steps):
+            brings = counts(left)
+            for tokens, needs in left.parts(page):
+                yield left.start, needs, brings * (tokens / needs)
 
-    room = [capacity - len(step.prompt) - len(step.output) + 1 for step in steps]
+    def counts(left: _Left) -> Array:
+        start, use = left.start, left.use
+        if left.law is None:
+            assert use is not None
+            return np.eye(1, use - start, use - start - 1)[0]
+        held = holdings(left.law)
+        # After the last age nothing more is counted.
+        end = int(np.searchsorted(times, times[start] + held.ages[-1]))
+        ages = times[start : min(len(steps) if use is None else use, end) + 1] - times[start]
+        return held.counts(ages, use is not None and use <= end)
+
+    running = (-(-(len(step.prompt) + len(step.output) - 1) // page) for step in steps)
+    room = [capacity - page * pages for pages in running]
     return _Rows(rows(), len(steps)).most(np.array(room, dtype=np.float64), rounds)
 
 
-def chat_bound(steps: Sequence[Step], capacity: int, price: float) -> float:
+def chat_bound(
+    steps: Sequence[Step], capacity: int, price: float, page: int = 1, rounds: int = _ROUNDS
+) -> float:
     """The bound, with a token's worth at so much for each second; any `price` that was chosen
     before the trace gives one."""
-    return hindsight(steps, capacity, lambda law: holding(law, price))
+    return hindsight(steps, capacity, lambda law: holding(law, price), rounds, page)
 
 
-def chat_price(traces: Sequence[Sequence[Step]], capacity: int) -> float:
+def chat_price(traces: Sequence[Sequence[Step]], capacity: int, page: int = 1) -> float:
     """The price that makes the mean of `chat_bound` over traces small; they must be others than
     those for which it is wanted."""
     law = next(step.again for step in traces[0] if step.again is not None)
     prices = [times / law.median for times in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)]
-    return min(prices, key=lambda price: sum(chat_bound(t, capacity, price) for t in traces))
+
+    def bound(price: float) -> float:
+        return sum(chat_bound(trace, capacity, price, page, _ROUGHLY) for trace in traces)
+
+    return min(prices, key=bound)
