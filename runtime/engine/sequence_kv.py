@@ -103,7 +103,8 @@ class SequenceKV:
 
     def grow(self, seq: Sequence, tokens: int) -> bool:
         """Pages for the first `tokens` tokens. False: memory ran out on the way."""
-        while len(seq.pages) < self.pages_for(tokens):
+        needed = self.pages_for(tokens)
+        while len(seq.pages) < needed:
             page = self.cache.take_page()
             if page is None:
                 return False
