@@ -84,16 +84,20 @@ PlaceOf<SIZE> locate(const AttentionArgs& args, const AttentionTask& task, int64
   return place;
 }
 
+// The keys or values of one token, `width` numbers.
+inline void prefetch_token(const uint16_t* from, int width) {
+  for (int d = 0; d < width; d += 32) {
+    _mm_prefetch(reinterpret_cast<const char*>(from + d), _MM_HINT_T1);
+  }
+}
+
 // The rows of a token are short and far apart, so the hardware does not foresee them: while one
 // tile is used, the next is asked for, in ascending order of addresses. Piece `h` of `heads`.
-template <int SIZE>
-void prefetch_tile(const uint16_t* pool, const PlaceOf<SIZE>& next, int h, int heads,
-                   int head_dim) {
+inline void prefetch_tile(const uint16_t* pool, const Place& next, int h, int heads,
+                          int head_dim) {
   const int end = next.count * (h + 1) / heads;
   for (int i = next.count * h / heads; i < end; ++i) {
-    for (int d = 0; d < heads * head_dim; d += 32) {
-      _mm_prefetch(reinterpret_cast<const char*>(pool + next.offsets[i] + d), _MM_HINT_T1);
-    }
+    prefetch_token(pool + next.offsets[i], heads * head_dim);
   }
 }
 

@@ -38,10 +38,7 @@ class Ahead {
       at_ = begin_;
       if (at_ == end_) return;
     }
-    const uint16_t* from = pools_[pool_] + place_.offsets[at_++];
-    for (int d = 0; d < width_; d += 32) {
-      _mm_prefetch(reinterpret_cast<const char*>(from + d), _MM_HINT_T1);
-    }
+    prefetch_token(pools_[pool_] + place_.offsets[at_++], width_);
   }
 
   void rest() {

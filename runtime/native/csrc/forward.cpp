@@ -192,10 +192,10 @@ void Decoder::run_layer(const Batch& batch, int index) {
     }
     hidden_ = wanted;
   }
-  multiply(layer.output, packed_, rows, hidden_, hidden, true);
+  add_product(layer.output, packed_, rows);
   pack_normed(hidden_, layer.mlp_norm, layer.gate_up, rows);
   gate(layer, rows);
-  multiply(layer.down, gated_, rows, hidden_, hidden, true);
+  add_product(layer.down, gated_, rows);
 }
 
 // Queries, keys and values, head by head.
@@ -297,13 +297,14 @@ Gemm Decoder::gemm_for(int format) const {
   return format == kQ4 ? kernels_.gemm_q4 : format == kQ8 ? kernels_.gemm_q8 : kernels_.gemm_bf16;
 }
 
-void Decoder::multiply(const Matrix& matrix, const PackedRows& packed, int64_t rows, float* out,
-                       int64_t stride, bool accumulate) {
+// hidden += packed x matrix
+void Decoder::add_product(const Matrix& matrix, const PackedRows& packed, int64_t rows) {
+  const int64_t hidden = config_.hidden;
   const Gemm gemm = gemm_for(matrix.format);
   for_pieces(rows, ceil_div(matrix.outputs, kGroup), 1, [&](Piece p, int) {
-    float* to = out + p.row_begin * stride + p.begin * kGroup;
-    GemmTask task = task_of(matrix, packed, p, p.begin, p.end, to, stride);
-    task.accumulate = accumulate;
+    float* to = hidden_ + p.row_begin * hidden + p.begin * kGroup;
+    GemmTask task = task_of(matrix, packed, p, p.begin, p.end, to, hidden);
+    task.accumulate = true;
     gemm(&task);
   });
 }

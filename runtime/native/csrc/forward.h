@@ -76,8 +76,7 @@ class Decoder {
   void pack_attended(const Layer& layer, int64_t rows, const int64_t* which);
   void pack_normed(const float* x, const float* norm, const Matrix& reader, int64_t rows);
   Gemm gemm_for(int format) const;
-  void multiply(const Matrix& matrix, const PackedRows& packed, int64_t rows, float* out,
-                int64_t stride, bool accumulate);
+  void add_product(const Matrix& matrix, const PackedRows& packed, int64_t rows);
   void write_logits(const Batch& batch);
   template <class Body>
   void for_pieces(int64_t rows, int64_t units, int64_t groups, const Body& body);
