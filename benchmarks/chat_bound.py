@@ -37,7 +37,6 @@ from benchmarks.traces import Again, Step
 __all__ = ["Holding", "chat_bound", "chat_price", "hindsight", "holding"]
 
 Array = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 CELL_S = 0.05
 """Seconds of a cell of age, in which 1 - G is taken as constant."""
@@ -89,21 +88,21 @@ def holding(law: Again, price: float) -> Holding:
 
 
 class _Rows:
-    """What may be held: a row is some tokens from one step to the next that uses them, or to the
-    end. Whatever is kept through the steps between brings something until the next one."""
+    """What may be held: a row is some room, from a step to the next that uses what it holds, or to
+    the end. Whatever is kept through the steps between brings something until the next one."""
 
     def __init__(self, rows: Iterable[tuple[int, int, Array]], steps: int) -> None:
-        """Rows: the step after which they are held, how much room they take, and what each token
-        of it brings from there to the next step, from that to the one after, and so on."""
+        """Rows: the step after which they are held, their room in tokens, and what each of these
+        brings from there to the next step, from that to the one after, and so on."""
         self.surely = 0.0
         self.steps = steps
         kept = []
-        for start, tokens, brings in rows:
-            self.surely += tokens * brings[0]  # no step lies between: they are held anyhow
+        for start, room, brings in rows:
+            self.surely += room * brings[0]  # no step lies between: they are held anyhow
             if len(brings) > 1:
-                kept.append((start, tokens, brings[1:]))
+                kept.append((start, room, brings[1:]))
         lengths = np.array([len(brings) for _, _, brings in kept], dtype=np.int64)
-        self.tokens = np.array([tokens for _, tokens, _ in kept], dtype=np.float64)
+        self.room = np.array([room for _, room, _ in kept], dtype=np.float64)
         self.start = np.array([start for start, _, _ in kept], dtype=np.int64)
         self.first = np.cumsum(lengths) - lengths
         self.row = np.repeat(np.arange(len(kept)), lengths)
@@ -112,8 +111,8 @@ class _Rows:
         self.brought = np.concatenate(sums) if sums else np.empty(0)
 
     def best(self, price: Array) -> tuple[float, Array]:
-        """At a price [steps] of a token for being kept through each step, what the rows bring
-        after it, each of them let go when it is best; and the tokens kept through each step."""
+        """At a price [steps] of a token's room through each step, what the rows bring after it,
+        each of them let go when it is best; and the room taken through each step."""
         paid = np.cumsum(price)
         after = self.brought - (paid[self.step] - paid[self.start][self.row])
         value = np.maximum.reduceat(after, self.first)
@@ -121,9 +120,9 @@ class _Rows:
         last = np.empty(len(value), dtype=np.int64)
         last[self.row[at]] = self.step[at]
         worth = value > 0
-        change = np.bincount(self.start[worth] + 1, self.tokens[worth], self.steps + 1)
-        change -= np.bincount(last[worth] + 1, self.tokens[worth], self.steps + 1)
-        return self.surely + float(self.tokens[worth] @ value[worth]), np.cumsum(change[:-1])
+        change = np.bincount(self.start[worth] + 1, self.room[worth], self.steps + 1)
+        change -= np.bincount(last[worth] + 1, self.room[worth], self.steps + 1)
+        return self.surely + float(self.room[worth] @ value[worth]), np.cumsum(change[:-1])
 
     def most(self, room: Array, rounds: int) -> float:
         """At least the most that the rows bring with so much `room` [steps] beside each step.
@@ -134,7 +133,7 @@ class _Rows:
         if not len(self.row):
             return self.surely
         ends = self.brought[np.append(self.first[1:], len(self.row)) - 1]
-        even = float(self.tokens @ ends / self.tokens[self.row].sum())
+        even = float(self.room @ ends / self.room[self.row].sum())
         least, price, trend = self.best(np.zeros(self.steps))[0], np.full(self.steps, even), 0.0
         for turn in range(rounds):
             best, kept = self.best(price)

@@ -24,10 +24,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from program_bench.engines import ENGINES, Engine, Places, Server  # noqa: E402
-from program_bench.processes import Pool  # noqa: E402
+from program_bench.processes import Pool, cpu_seconds  # noqa: E402
 from program_bench.shapes import SHAPES  # noqa: E402
 
-_TICKS = os.sysconf("SC_CLK_TCK")
 _LIMIT_S = 600.0
 _PREFILL = re.compile(r"Prefill batch.*?#new-seq: (\d+), #new-token: (\d+), #cached-token: (\d+)")
 _DECODE = re.compile(r"Decode batch.*?#running-req: (\d+)")
@@ -47,19 +46,6 @@ def engines() -> list[Engine]:
 
 def _logging(server: Server) -> Callable[[Places, int], list[str]]:
     return lambda places, port: [*server.command(places, port), "--decode-log-interval", "1"]
-
-
-def cpu_seconds(session: int) -> float:
-    """What all processes of a session have used so far."""
-    ticks = 0
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = entry.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[3]) == session:
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / _TICKS
 
 
 def passes(log: str) -> dict[str, float]:
@@ -90,7 +76,7 @@ def cell(
     pool.flush(engine)
     client, server = pool.running(engine)
     log = pool.server_log(engine)
-    size, before = log.stat().st_size, (cpu_seconds(server), cpu_seconds(client))
+    size, before = log.stat().st_size, (cpu_seconds([server]), cpu_seconds([client]))
     request = {
         **warm,
         "at_once": asked.at_once,
@@ -106,8 +92,8 @@ def cell(
         told = passes(file.read().decode(errors="replace"))
     return {
         "seconds": sum(part["seconds"] for part in answer["parts"].values()),
-        "server CPU s": cpu_seconds(server) - before[0],
-        "client CPU s": cpu_seconds(client) - before[1],
+        "server CPU s": cpu_seconds([server]) - before[0],
+        "client CPU s": cpu_seconds([client]) - before[1],
         **told,
     }
 

@@ -21,21 +21,20 @@ from pydantic.errors import PydanticUserError
 
 from phloem.errors import ConstraintError
 from phloem.grammar.python_schema import json_schema_of
-from phloem.grammar.schema.formats import FORMATS
+from phloem.grammar.schema.formats import CLOCK, FORMATS
 from phloem.grammar.spec import Constraint
 
 __all__ = ["constraint_of_type", "schema_of_type", "value_of_text"]
 
 _INTEGER = r"-?(0|[1-9][0-9]*)"
 _DATE = FORMATS["date"]
-_TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
 _REGEXES: dict[Any, str] = {
     int: _INTEGER,
     float: _INTEGER + r"(\.[0-9]+)?([eE][+-]?[0-9]+)?",
     bool: "True|False",
     datetime.date: _DATE,
-    datetime.time: _TIME,
-    datetime.datetime: f"{_DATE}T{_TIME}",
+    datetime.time: CLOCK,
+    datetime.datetime: f"{_DATE}T{CLOCK}",
     type(None): "None",
 }
 

@@ -20,13 +20,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from .engines import CORES, Engine, Places, Server
 
-__all__ = ["Meter", "Pool", "StartFailure", "TooSlow"]
+__all__ = ["Meter", "Pool", "StartFailure", "TooSlow", "cpu_seconds"]
 
 STOP_S = 10.0
 FLUSH_TRIES = 10
@@ -267,13 +267,15 @@ class Meter:
         except OSError:
             return None
         busy = sum(map(int, fields)) - int(fields[3]) - int(fields[4])
-        return time.monotonic(), busy / _TICKS, self._own() / _TICKS
+        return time.monotonic(), busy / _TICKS, cpu_seconds(self._sessions)
 
-    def _own(self) -> int:
-        ticks = 0
-        for entry in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):
-                fields = entry.read_text().rsplit(")", 1)[1].split()
-                if int(fields[3]) in self._sessions:
-                    ticks += int(fields[11]) + int(fields[12])
-        return ticks
+
+def cpu_seconds(sessions: Container[int]) -> float:
+    """What all processes of these sessions that still run have used so far."""
+    ticks = 0
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = entry.read_text().rsplit(")", 1)[1].split()
+            if int(fields[3]) in sessions:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / _TICKS

@@ -7,7 +7,7 @@ regular subset where that is what people write; it is never given by a superset.
 
 from __future__ import annotations
 
-__all__ = ["ANNOTATION_ONLY", "FORMATS"]
+__all__ = ["ANNOTATION_ONLY", "CLOCK", "FORMATS"]
 
 # 0001 to 9999: years that Python's dates have too.
 _YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
@@ -17,9 +17,10 @@ _DATE = (
     "|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
     f"|(?:[0-9]{{2}}{_FOURTH}|{_FOURTH}00)-02-29)"
 )
-_CLOCK = "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+# A time of day without its zone.
+CLOCK = "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
 _ZONE = r"(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
-_TIME = rf"{_CLOCK}(?:\.[0-9]+)?{_ZONE}"
+_TIME = rf"{CLOCK}(?:\.[0-9]+)?{_ZONE}"
 
 _ALNUM, _INNER = "[A-Za-z0-9]", "[A-Za-z0-9-]"
 # Up to 63 characters. Two hyphens in third and fourth place mark a name in another alphabet, and

@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Callable
 
 import httpx
 
-__all__ = ["Connections"]
+__all__ = ["RETRIES", "Connections"]
 
-_RETRIES = 2
+RETRIES = 2
 """Of a connection that can't be made."""
 
 
@@ -54,7 +54,7 @@ class Connections(httpx.AsyncBaseTransport):
         self._idle.clear()
 
     def _new(self) -> httpx.AsyncHTTPTransport:
-        return httpx.AsyncHTTPTransport(verify=self._ssl, limits=self._limits, retries=_RETRIES)
+        return httpx.AsyncHTTPTransport(verify=self._ssl, limits=self._limits, retries=RETRIES)
 
     def _rest(self, one: httpx.AsyncHTTPTransport) -> None:
         if one in self._busy:

@@ -22,12 +22,11 @@ import httpx
 
 from phloem.errors import ConfigError, EngineError, EngineUnavailable, Overloaded
 from phloem.retrieval.base import traceparent
-from phloem.runtime.remote.connections import Connections
+from phloem.runtime.remote.connections import RETRIES, Connections
 from phloem.runtime.remote.limits import Limit
 
 __all__ = ["HttpClient"]
 
-_RETRIES = 2
 _SHOWN = 500
 """Characters of a failed reply that its error shows."""
 _CONNECT_S = 10.0
@@ -72,7 +71,7 @@ class HttpClient:
 
     def get(self, path: str, timeout: float) -> Any:
         """The JSON at `path`. Blocks; for the first contact only."""
-        transport = httpx.HTTPTransport(retries=_RETRIES)
+        transport = httpx.HTTPTransport(retries=RETRIES)
         with httpx.Client(transport=transport, headers=self._headers, timeout=timeout) as client:
             try:
                 response = client.get(self.url + path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections import defaultdict
 from collections.abc import AsyncGenerator
 
 from fastapi import APIRouter
@@ -175,8 +176,8 @@ async def _events(
 ) -> AsyncGenerator[bytes, None]:
     """Each event repeats the output so far, as SGLang's do; the last has the reason. The first
     comes at once, then one for each `stream_interval` tokens."""
-    outputs: dict[int, _Output] = {}
     interval = body.sampling.stream_interval or 1
+    outputs = defaultdict[int, _Output](lambda: _Output(interval))
     ident = body.rids[0] if body.rids else new_id("gen")
     work = generate(state, "generate", job, request.state.arrived)
     items = state.aborts.stream(_caller(request), body.rids, work) if body.rids else work
@@ -187,11 +188,10 @@ async def _events(
                     yield ACCEPTED
                     continue
                 whole = isinstance(item, StepResult)
-                if isinstance(item, StepResult):
-                    reply = _reply(item, body)
-                elif (due := outputs.setdefault(index, _Output(interval)).add(item)) is not None:
-                    reply = due
-                else:
+                reply = (
+                    _reply(item, body) if isinstance(item, StepResult) else outputs[index].add(item)
+                )
+                if reply is None:
                     continue
                 reply.meta_info.id = ident
                 data = reply.model_dump(exclude_none=whole)
